@@ -249,6 +249,19 @@ def test_a_killed_rank_of_a_loop_is_named_by_all_others(
 
 @pytest.mark.deep
 @pytest.mark.limit(240)
+def test_an_error_of_the_first_rank_at_the_start_is_that_of_all(
+    folder: Path, tmp_path: Path
+) -> None:
+    absent = tmp_path / "absent"
+    with loops(2, folder, absent, tmp_path, "strict", STEPS, "ddp") as ranks:
+        errors = [rank.communicate(timeout=120)[1] for rank in ranks]
+    wrong = f"DataError: {absent / 'train.jsonl'}: "
+    assert wrong in errors[0]
+    assert f"JobFailed: rank backbone.0 (pid {ranks[0].pid}) failed: {wrong}" in errors[1]
+
+
+@pytest.mark.deep
+@pytest.mark.limit(240)
 def test_a_killed_loop_is_resumed(folder: Path, data: Path, tmp_path: Path) -> None:
     _, _, weights = plain(folder, data, "strict")
     given = (2, folder, data, tmp_path, "strict", STEPS, "fsdp")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -179,10 +180,9 @@ class Flow:
             raise FlowError("flow.steps: this flow has had its steps; connect again")
         sections = self._sections
         train = {"global_batch": samples, "microbatch_tokens": max_tokens, "seed": seed}
-        config = run_of({**sections, "train": train}, dataset, steps=steps)
         with self._own_steps():  # torch steps an optimizer whose state it loads.
             self._rank = LoopRank(
-                config,
+                partial(run_of, {**sections, "train": train}, dataset, steps=steps),
                 self._loop,
                 self._optimizer,
                 resume=self._resume,

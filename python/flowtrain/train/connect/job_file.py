@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from flowtrain.config.checks import ConfigError
 from flowtrain.train.control.job import Job
@@ -16,16 +17,17 @@ JOB = "job.json"
 _POLL_S = 0.1
 
 
-def write_job(folder: Path, job: Job, *, resume: bool) -> None:
-    """Write where a job is.
+def write_job(folder: Path, job: Job, *, resume: bool) -> dict[str, Any]:
+    """Write where a job is, and return that.
 
     Args:
         folder: Folder of the job.
         job: The job, whose store and pool exist.
         resume: Whether its ranks go on from the last checkpoint.
     """
-    found = {"address": job.address, "nonce": job.nonce, "resume": resume}
+    found = {"run": str(folder), "address": job.address, "nonce": job.nonce, "resume": resume}
     atomic.write_text(folder / JOB, json.dumps(found) + "\n")
+    return found
 
 
 def wait_for_job(folder: Path, *, timeout_s: float) -> tuple[Job, bool]:

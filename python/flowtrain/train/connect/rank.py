@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,7 +16,8 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import next_attempt
 from flowtrain.schedule import Action, roles_of, template_of
-from flowtrain.train.connect.job_file import wait_for_job, write_job
+from flowtrain.train.connect.first import from_first
+from flowtrain.train.connect.job_file import write_job
 from flowtrain.train.connect.model import LoopModel
 from flowtrain.train.connect.part import LoopPart
 from flowtrain.train.control.host import JobHost
@@ -46,7 +49,7 @@ class LoopRank:
     """A backbone rank of a job, which the first of them hosts; encoder ranks are other processes.
 
     Args:
-        config: The run. Other ranks than the first take that of the first.
+        make: Makes the configuration of the run, on the first rank alone.
         loop: The loop's ranks, and the model without its tower.
         optimizer: Its optimizer.
         resume: Go on from the last checkpoint of the folder, if there is one.
@@ -59,12 +62,13 @@ class LoopRank:
 
     Raises:
         ConfigError: The folder of the run is in use, or holds a run.
-        JobFailed: No encoder rank has come.
+        DataError: The samples cannot be used.
+        JobFailed: No encoder rank has come, or the first rank has failed.
     """
 
     def __init__(
         self,
-        config: RunConfig,
+        make: Callable[[], RunConfig],
         loop: LoopModel,
         optimizer: torch.optim.Optimizer,
         *,
@@ -76,16 +80,11 @@ class LoopRank:
         self._membership: Membership | None = None
         self._is_over = False
         try:
-            if loop.rank == 0:
-                self.config = config
-                first = self._resources.enter_context(
-                    open_run(config, resume=resume, logs_steps=False)
-                )
-                job = self._hosted(first, resume=resume)
-            else:
-                timeout_s = config.flow.start_timeout_s
-                job, resume = wait_for_job(config.run, timeout_s=timeout_s)
-                self.config = load(config.run / "config.yaml")
+            found = from_first(loop, partial(self._hosted, make, resume=resume))
+            if loop.rank != 0:
+                self.config = load(Path(found["run"]) / "config.yaml")
+            config, resume = self.config, found["resume"]
+            job = Job(found["address"], found["nonce"])
             self._checkpoint = latest(config.run) if resume else None
             self._meta = None if self._checkpoint is None else read_meta(self._checkpoint)
             self._membership = membership = self._joined(job)
@@ -137,8 +136,10 @@ class LoopRank:
         """The first step."""
         return 0 if self._meta is None else self._meta.step + 1
 
-    def _hosted(self, first: int, *, resume: bool) -> Job:
-        config = self.config
+    def _hosted(self, make: Callable[[], RunConfig], *, resume: bool) -> dict[str, Any]:
+        """Host the job; return where it is."""
+        self.config = config = make()
+        first = self._resources.enter_context(open_run(config, resume=resume, logs_steps=False))
         host = JobHost(
             config.flow.chosen,
             first=first,
@@ -148,8 +149,7 @@ class LoopRank:
             timeout_s=config.flow.start_timeout_s,
         )
         self._resources.callback(self._end_host, host)
-        write_job(config.run, host.job, resume=resume)
-        return host.job
+        return write_job(config.run, host.job, resume=resume)
 
     def _end_host(self, host: JobHost) -> None:
         """Remove the pool once the encoder ranks have left it."""
