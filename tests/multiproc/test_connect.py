@@ -141,9 +141,9 @@ def test_a_connected_loop_equals_the_plain_loop(
     assert any("visual" in name for name in moved) == (mode == "strict")
 
 
-def one_step(flow: Any, model: Any, data: Path) -> Iterator[int]:
+def one_step(flow: Any, model: Any, data: Path, *, steps: int | None = None) -> Iterator[int]:
     """Steps of a loop, each after its update."""
-    for step in flow.steps(data / "train.jsonl", samples=2, max_tokens=MAX_TOKENS):
+    for step in flow.steps(data / "train.jsonl", samples=2, max_tokens=MAX_TOKENS, steps=steps):
         for batch in step:
             (model(**batch).loss * batch.weight).backward()
         flow.step()
@@ -180,21 +180,34 @@ def test_the_end_of_the_encoder_is_an_error_of_the_loop(
 
 @pytest.mark.deep
 @pytest.mark.limit(240)
-def test_an_error_in_the_loop_ends_the_encoder_and_names_it(
+def test_a_notebook_cell_that_was_interrupted_is_run_again(
     folder: Path, data: Path, tmp_path: Path
 ) -> None:
-    model, optimizer = load(folder, "strict")
+    numbers = []
+
+    def cell(*, interrupted: bool) -> None:
+        model, optimizer = load(folder, "strict")
+        job = tmp_path / "job"
+        with flowtrain.connect(job, model, optimizer, save_every=1, resume=True) as flow:
+            for number in one_step(flow, model, data, steps=5):
+                numbers.append(number)
+                if interrupted and number == 2:
+                    signal.raise_signal(signal.SIGINT)
+
     with nothing_left(), encoder(tmp_path / "job") as process:
-        with (
-            pytest.raises(KeyError, match="mine"),
-            flowtrain.connect(tmp_path / "job", model, optimizer) as flow,
-        ):
-            for _ in one_step(flow, model, data):
-                raise KeyError("mine")
+        with pytest.raises(KeyboardInterrupt):
+            cell(interrupted=True)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    failed = re.escape(f"rank backbone.0 (pid {os.getpid()}) failed: KeyError: 'mine'")
+    failed = re.escape(f"rank backbone.0 (pid {os.getpid()}) failed: KeyboardInterrupt")
     assert re.search(rf"^flowtrain: .* rank encoder.0 \(pid \d+\): {failed};", errors, re.M)
+    assert numbers == [0, 1, 2]
+    with nothing_left(), encoder(tmp_path / "job") as process:
+        cell(interrupted=False)
+        assert process.wait(60) == 0
+    # Of the last step before Ctrl-C the checkpoint may not be complete.
+    again = numbers[3:]
+    assert again == list(range(again[0], 5)) and again[0] in (2, 3)
 
 
 def lines(program: Path) -> list[str]:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from flowtrain.train.connect.model import LoopModel
-from flowtrain.train.control.ending import JobFailed, end_of
+from flowtrain.train.control.ending import JobFailed, end_of, reason_of
 
 
 def from_first(loop: LoopModel, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def from_first(loop: LoopModel, make: Callable[[], dict[str, Any]]) -> dict[str,
     try:
         made = make()
     except BaseException as error:
-        reason = end_of("backbone.0", os.getpid(), f"{type(error).__name__}: {error}")
+        reason = end_of("backbone.0", os.getpid(), reason_of(error))
         with suppress(RuntimeError):  # A rank that has died is not the first error.
             _send(json.dumps({"failed": reason}), loop.reduce_on)
         raise

@@ -20,6 +20,7 @@ from flowtrain.train.connect.first import from_first
 from flowtrain.train.connect.job_file import write_job
 from flowtrain.train.connect.model import LoopModel
 from flowtrain.train.connect.part import LoopPart
+from flowtrain.train.control.ending import reason_of
 from flowtrain.train.control.host import JobHost
 from flowtrain.train.control.job import READY, Job
 from flowtrain.train.control.targets import TargetCheck
@@ -122,7 +123,7 @@ class LoopRank:
         self._is_over = True
         reason = "its loop was left before the last step"
         if error is not None:
-            reason = f"{type(error).__name__}: {error}"
+            reason = reason_of(error)
         if self._membership is not None:
             self._membership.abandon(reason)
         self._resources.close()

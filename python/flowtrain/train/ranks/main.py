@@ -14,6 +14,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from flowtrain import parent
 from flowtrain.config.load import load
 from flowtrain.signals import leave_to_parent
+from flowtrain.train.control.ending import reason_of
 from flowtrain.train.control.job import LAUNCHER_PID, Job
 from flowtrain.train.input.of_run import stream_of, workers_of
 from flowtrain.train.ranks.hook import load_hook
@@ -55,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
     except BaseException as error:
         print_failure(label, error)
         if process is not None:
-            process.membership.fail(_reason(error))
+            process.membership.fail(reason_of(error))
         # Reader threads or an unfinished collective would keep the process alive, and the other
         # ranks wait for its end.
         os._exit(1)
@@ -66,11 +67,7 @@ def print_failure(label: str, error: BaseException) -> None:
     with suppress(OSError):  # The disk of the log may be full; the reason is in the store too.
         if not isinstance(error, KeyboardInterrupt):
             traceback.print_exception(error)
-        print(f"flowtrain: {label} ends: {_reason(error)}", file=sys.stderr, flush=True)
-
-
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+        print(f"flowtrain: {label} ends: {reason_of(error)}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
