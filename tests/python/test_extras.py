@@ -26,7 +26,7 @@ def test_the_command_names_what_is_missing_also_from_extras_within_the_extra(
 ) -> None:
     absent(monkeypatch, "torch", "pyyaml", "jinja2", "torchvision", "scikit-learn", "av")
     assert install_command("demo") == (
-        "pip install 'torch<3,>=2.10' pyyaml torchvision jinja2 scikit-learn"
+        "pip install 'torch<3,>=2.13' pyyaml torchvision jinja2 scikit-learn"
     )
     assert re.fullmatch(r"pip install 'av>=\d+'", install_command("video"))
 
