@@ -14,8 +14,8 @@
 #define FLOWTRAIN_UNROLL
 #endif
 
-/// What kernels use of a device, so that their source also compiles for the host, where tests run
-/// the threads of a block as fibers (`tests/cpp/cuda/block_runner.hpp`).
+/// The parts of CUDA that kernels use, in two forms: for the device, and for the host, where tests
+/// run the threads of a block as fibers (`tests/cpp/cuda/block_runner.hpp`).
 ///
 /// A kernel is a function template of a `Thread`, which has `block()`, `index()`, `threads()`,
 /// `sync()` and `shared()`; it uses nothing else of CUDA.

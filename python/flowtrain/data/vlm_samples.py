@@ -47,7 +47,7 @@ class VlmSamples(Dataset[dict[str, torch.Tensor]]):
 
     Args:
         folder: Hugging Face folder of the model: configuration, tokenizer and processors.
-        data: What `data.path` may be, the fields of section `data`, or the section itself.
+        data: A path as for `data.path`, the fields of section `data`, or the section itself.
 
     Raises:
         ConfigError: A field of `data` is wrong.

@@ -21,7 +21,7 @@ _TURNS, _IMAGE = 10, 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Images:
-    """What the images of written samples are."""
+    """Size and format of the images of written samples."""
 
     token_pixels: int = 8
     """Pixels of a token on each side; those of the tiny models."""

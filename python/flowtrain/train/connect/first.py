@@ -1,4 +1,4 @@
-"""What the first rank of a loop does for all: they wait for it, and fail with it."""
+"""Values that the first rank of a loop makes for all ranks, or its failure."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from flowtrain.data.mixture import sample_order
 from flowtrain.data.records import Dataset
 
 Samples = Path | str | Mapping[str, Any] | DataConfig
-"""What `data.path` may be, the fields of section `data`, or the section itself."""
+"""A file or folder as for `data.path`, the fields of section `data`, or the section itself."""
 
 
 def dtypes_of(dtype: torch.dtype) -> dict[str, str]:

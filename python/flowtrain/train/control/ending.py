@@ -1,4 +1,4 @@
-"""What a rank does when another rank has ended or no longer answers."""
+"""The end of a rank after another rank has ended or no longer answers."""
 
 from __future__ import annotations
 

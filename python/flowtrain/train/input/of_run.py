@@ -1,4 +1,4 @@
-"""What the ranks of a run read: only the files that the launcher hashed."""
+"""Samples and models that the ranks of a run read: only files that the launcher hashed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowtrain.train.state.resume import check_model, data_state, held_out_state
 
 
 def reading_of(config: RunConfig) -> Reading:
-    """What the readers of a run read.
+    """Samples and model for the readers of a run.
 
     Raises:
         RunFileError: The file with what the launcher hashed is damaged.

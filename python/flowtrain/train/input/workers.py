@@ -17,7 +17,7 @@ from flowtrain.models.registry import family_for
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """What the readers of a job read; creates a reader, in any process.
+    """Samples and model for the readers of a job; creates a reader, in any process.
 
     Attributes:
         model: Folder of the model.
