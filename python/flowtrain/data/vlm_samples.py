@@ -76,6 +76,11 @@ class VlmSamples(Dataset[dict[str, torch.Tensor]]):
         self._process = 0
         _ = self._reader  # Folder and files can be used.
 
+    @property
+    def data(self) -> DataConfig:
+        """Where the samples are, as a run reads them."""
+        return self._data
+
     def select_columns(self, names: Collection[str]) -> VlmSamples:
         """The same samples with these tensors alone.
 

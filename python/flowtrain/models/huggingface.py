@@ -310,7 +310,6 @@ class HuggingFaceFamily(Family):
             # [tokens] as a batch of one row; several axes stand in front of the batch.
             "input_ids": self._with_one_visual_id(batch.input_ids)[None],
             "position_ids": batch.position_ids if self.axes == 1 else batch.position_ids[:, None],
-            "attention_mask": None,
             "use_cache": False,
             "mm_encoder_outputs": (
                 {} if features is None else {"image": self._encoder_output(features)}

@@ -4,7 +4,7 @@ from flowtrain.schedule.action import KINDS, Action, Kind, ScheduleError, unit_o
 from flowtrain.schedule.check import HighWater, Limits, check
 from flowtrain.schedule.program import Program
 from flowtrain.schedule.role import Role, roles, roles_of
-from flowtrain.schedule.stages import evaluation
+from flowtrain.schedule.stages import evaluation, slots_of
 from flowtrain.schedule.template import Template, template_of
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "evaluation",
     "roles",
     "roles_of",
+    "slots_of",
     "template_of",
     "unit_of",
 ]

@@ -32,7 +32,7 @@ def passes(plan: StepPlan, role: Role, slots: range) -> Iterator[Action]:
         return
     step = plan.step
     yield from _begin(plan, "backbone", slots)
-    own = _slots_of(plan, role)
+    own = slots_of(plan, role)
     for slot in own:
         if slot not in slots:
             continue
@@ -91,7 +91,7 @@ def finish(
     yield Action(plan.step, "forget")
 
 
-def _slots_of(plan: StepPlan, role: Role) -> list[int]:
+def slots_of(plan: StepPlan, role: Role) -> list[int]:
     """Slots that a rank passes: those with documents, and empty ones where the ranks meet."""
     if role.meets == "always":
         return list(range(plan.slots))

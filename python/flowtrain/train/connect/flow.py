@@ -10,14 +10,15 @@ from typing import Any, Literal
 
 import torch
 
+from flowtrain.config.schema import RunConfig
 from flowtrain.schedule import Action
 from flowtrain.train.connect.model import LoopModel
-from flowtrain.train.connect.optimizer import group_of, section_of, take_out
+from flowtrain.train.connect.optimizer import EncoderGroups, take_out
 from flowtrain.train.connect.part import Batch
 from flowtrain.train.connect.rank import LoopRank
 from flowtrain.train.connect.run import Samples, dtypes_of, run_of
 from flowtrain.train.control.ending import JobFailed
-from flowtrain.train.state.checkpoint import latest
+from flowtrain.train.state.checkpoint import latest, remove_after
 from flowtrain.train.state.final import write_model
 from flowtrain_core import FlowTrainError
 
@@ -36,7 +37,9 @@ def connect(
     folder: Path | str | None = None,
     encoder_ranks: int = 1,
     clip_norm: float | None = None,
+    compute_dtype: torch.dtype | None = None,
     save_every: int = 0,
+    keep: int = 2,
     resume: bool = False,
     **flow: Any,
 ) -> Iterator[Flow]:
@@ -70,8 +73,11 @@ def connect(
         folder: Folder from which encoder ranks load the tower; by default that of the model.
         encoder_ranks: Number of encoder ranks.
         clip_norm: Maximum gradient norm over all parameters; None does not clip.
+        compute_dtype: Dtype in which the encoder computes, and in which its features cross the
+            pool, such as that of the loop's autocast; by default that of the weights.
         save_every: Steps between checkpoints of all weights and of both optimizers; 0 saves only
             at the end.
+        keep: Number of checkpoints to keep; the oldest are deleted.
         resume: Go on from the last checkpoint in the folder, if there is one. The schedulers of
             the loop are the caller's: `Step.number` counts from the first step of all.
         **flow: Fields of section `flow` of a run, such as `timeout_s`.
@@ -81,7 +87,7 @@ def connect(
     """
     given = LoopModel(model, mode, folder)
     parameters = given.in_front()
-    group = group_of(optimizer, parameters) if parameters else None
+    groups = EncoderGroups(optimizer, parameters) if parameters else None
     given.check_weights()
     sections = {
         "run": str(Path(job).absolute()),
@@ -89,11 +95,11 @@ def connect(
             "path": str(given.folder),
             "freeze": list(given.frozen),
             "device": given.device.type,
-            **dtypes_of(given.dtype),
+            **dtypes_of(given.dtype, compute_dtype),
         },
         "optim": {
             "clip_norm": clip_norm,
-            **({} if group is None else section_of(optimizer, group)),
+            **({} if groups is None else groups.section()),
         },
         "flow": {
             "encoder_ranks": encoder_ranks,
@@ -101,13 +107,13 @@ def connect(
             "mode": mode,
             **flow,
         },
-        "checkpoint": {"every": save_every},
+        "checkpoint": {"every": save_every, "keep": keep},
         # Where ranks meet in each backward, all have microbatches of the same number.
         "parallel": {"backbone": {"sharding": "replicated" if given.size == 1 else "full"}},
     }
     take_out(optimizer, parameters)
     given.drop_tower()
-    connected = Flow(sections, given, optimizer, group, resume=resume)
+    connected = Flow(sections, given, optimizer, groups, resume=resume)
     try:
         yield connected
     except BaseException as error:
@@ -128,8 +134,14 @@ class Flow:
         sections: Sections of the run, without data and training.
         loop: The loop's ranks, and the model without its tower.
         optimizer: Its optimizer.
-        group: Number of the group whose learning rate the encoder has; None if it does not train.
+        groups: Those of the optimizer's groups that had the encoder's parameters; None if it does
+            not train.
         resume: Go on from the last checkpoint.
+
+    Attributes:
+        ends_with_optimizer: Whether a step of the optimizer ends that of the flow, for trainers
+            that step it themselves; otherwise it is refused.
+        resume_at: Steps of the checkpoint to go on from; later ones are removed. None for the last.
     """
 
     def __init__(
@@ -137,14 +149,16 @@ class Flow:
         sections: dict[str, Any],
         loop: LoopModel,
         optimizer: torch.optim.Optimizer,
-        group: int | None,
+        groups: EncoderGroups | None,
         *,
         resume: bool,
     ) -> None:
+        self.ends_with_optimizer = False
+        self.resume_at: int | None = None
         self._sections = sections
         self._loop = loop
         self._optimizer = optimizer
-        self._group = group
+        self._groups = groups
         self._resume = resume
         self._rank: LoopRank | None = None
         self._actions: Iterator[Action] = iter(())
@@ -182,22 +196,22 @@ class Flow:
         train = {"global_batch": samples, "microbatch_tokens": max_tokens, "seed": seed}
         with self._own_steps():  # torch steps an optimizer whose state it loads.
             self._rank = LoopRank(
-                partial(run_of, {**sections, "train": train}, dataset, steps=steps),
+                partial(self._run, {**sections, "train": train}, dataset, steps),
                 self._loop,
                 self._optimizer,
                 resume=self._resume,
-                rate=None if self._group is None else self._rate,
+                rate=None if self._groups is None else self._rate,
             )
         self._actions = self._rank.actions()
         self._advance()
         while self._until("forward", "norm") is not None:
             step = self._step
-            yield Step(self, step)
+            yield Step(self, step, *self._rank.size_of(step))
             if self._next is not None and self._step == step:
                 raise FlowError(f"flow.steps: step {step} was not ended; call flow.step() in it")
 
-    def step(self) -> float:
-        """End a step: agree with the encoder, step both optimizers, and drop the gradients.
+    def norm(self) -> float:
+        """Agree with the encoder on a step whose microbatches are done; `step` does it as well.
 
         Returns:
             Gradient norm over all parameters, before clipping.
@@ -207,14 +221,22 @@ class Flow:
             NonFiniteError: Loss or gradient is not finite.
             JobFailed: An encoder rank has ended or does not answer.
         """
-        if self._next is None or self._next.kind != "norm":
+        if self._next is None or self._next.kind not in ("norm", "apply"):
             raise FlowError("flow.step: take all microbatches of a step first, and then call it")
+        self._until("apply")
         assert self._rank is not None
-        step = self._step
+        return self._rank.update.grad_norm
+
+    def step(self) -> float:
+        """End a step: agree with the encoder, step both optimizers, and drop the gradients.
+
+        Returns and raises what `norm` does.
+        """
+        norm, step = self.norm(), self._step
         with self._own_steps():
             while self._next is not None and self._step == step:
                 self._advance()
-        return self._rank.update.grad_norm
+        return norm
 
     def save_pretrained(self, folder: Path | str) -> None:
         """Write the whole model, after the last step; of several ranks the first writes.
@@ -222,7 +244,7 @@ class Flow:
         Raises:
             FlowError: Steps are left, or the model has adapters.
         """
-        if self._loop.has_adapters:
+        if self.has_adapters:
             raise FlowError(
                 "flow.save_pretrained: the model has adapters, and nothing else has changed; save "
                 "them with its own save_pretrained"
@@ -233,6 +255,11 @@ class Flow:
             raise FlowError("flow.save_pretrained: the encoder is saved after the last step alone")
         if self._loop.rank == 0:
             write_model(self._rank.config, found, Path(folder))
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether the model has adapters of PEFT."""
+        return self._loop.has_adapters
 
     def failure(self) -> str | None:
         """Why the job has failed, if it has; waits shortly, as deaths are seen soon after."""
@@ -286,30 +313,46 @@ class Flow:
         Raises:
             FlowError: It is another.
         """
-        if not self._is_own:
+        if self._is_own:
+            return
+        if self.ends_with_optimizer:
+            self.step()  # The optimizer goes on without gradients, and so does nothing.
+        else:
             raise FlowError(
                 "optimizer.step: the loop has called it, and the encoder would not step; call "
                 "flow.step() in its place; a torch.amp.GradScaler calls it too: train without "
                 "one, in bfloat16 or float32"
             )
 
+    def _run(self, sections: dict[str, Any], dataset: Samples, steps: int | None) -> RunConfig:
+        """The run, whose folder has no later checkpoint than that to go on from."""
+        if self.resume_at is not None:
+            remove_after(Path(sections["run"]), self.resume_at)
+        return run_of(sections, dataset, steps=steps)
+
     def _rate(self) -> float:
-        assert self._group is not None
-        # Not kept: an optimizer that loads a state has other groups.
-        return float(self._optimizer.param_groups[self._group]["lr"])
+        assert self._groups is not None
+        return self._groups.rate(self._optimizer)
 
 
 class Step:
-    """A step of a loop: its microbatches, to be iterated once.
+    """A step of a loop: its microbatches of this rank, to be iterated once.
 
     Args:
         flow: The flow.
         number: The step, from 0.
+        microbatches: Number of its microbatches, the length of this.
+        num_targets: Its target tokens, over all ranks.
     """
 
-    def __init__(self, flow: Flow, number: int) -> None:
+    def __init__(self, flow: Flow, number: int, microbatches: int, num_targets: int) -> None:
         self.number = number
+        self.num_targets = num_targets
         self._flow = flow
+        self._microbatches = microbatches
+
+    def __len__(self) -> int:
+        return self._microbatches
 
     def __iter__(self) -> Iterator[Batch]:
         return self._flow.batches(self.number)

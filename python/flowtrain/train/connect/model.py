@@ -121,13 +121,13 @@ class LoopModel:
             )
         return dtypes.pop()
 
-    def in_front(self) -> list[torch.nn.Parameter]:
-        """Parameters in front of the cut that train."""
-        return [
-            parameter
+    def in_front(self) -> dict[str, torch.nn.Parameter]:
+        """Parameters in front of the cut that train, by name."""
+        return {
+            name: parameter
             for name, parameter in self.model.named_parameters()
             if self.family.side_of(name) == "encoder" and parameter.requires_grad
-        ]
+        }
 
     def check_weights(self) -> None:
         """Refuse a tower that is not the one that encoder ranks load.

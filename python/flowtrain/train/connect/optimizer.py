@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,75 +15,129 @@ _NAMES: dict[type[torch.optim.Optimizer], str] = {
     torch.optim.AdamW: "adamw",
 }
 _TAKEN = {
-    "sgd": ("lr", "momentum", "weight_decay"),
-    "adamw": ("lr", "betas", "eps", "weight_decay"),
+    "sgd": ("lr", "momentum"),
+    "adamw": ("lr", "betas", "eps"),
 }
 # Options that change what a step computes, and that the encoder's optimizer does not have.
 _OTHERS = {"dampening": 0, "nesterov": False, "amsgrad": False, "maximize": False}
 
 
-def group_of(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter]) -> int:
-    """Number of the group of an optimizer that has these parameters.
+class EncoderGroups:
+    """The groups of a loop's optimizer that have the parameters of the encoder.
+
+    They may differ in their weight decay, as those of the Hugging Face Trainer do.
 
     Args:
         optimizer: The optimizer, which has not stepped.
-        parameters: Parameters of the encoder.
+        parameters: Parameters of encoder and projector, by name.
 
     Raises:
-        ConfigError: They are not in one group, or the encoder cannot have such an optimizer.
+        ConfigError: It has not all of them, its groups differ in more, or the encoder cannot have
+            such an optimizer.
     """
-    if type(optimizer) not in _NAMES:
-        raise ConfigError(
-            f"optimizer: the encoder has no {type(optimizer).__name__}; use torch.optim.SGD or "
-            "torch.optim.AdamW"
-        )
-    if optimizer.state:
-        raise ConfigError("optimizer: it has stepped already; connect before the first step")
-    wanted = {id(parameter) for parameter in parameters}
-    found = [
-        (group, sum(id(parameter) in wanted for parameter in group["params"]))
-        for group in optimizer.param_groups
-    ]
-    for number, (group, count) in enumerate(found):
-        if count == len(parameters):
-            _check(group, type(optimizer).__name__)
-            return number
-    counts = ", ".join(str(count) for _, count in found)
-    raise ConfigError(
-        f"optimizer: its groups have {counts} of the {len(parameters)} parameters of encoder and "
-        "projector; put all of them into one group"
-    )
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]
+    ) -> None:
+        kind = type(optimizer)
+        if kind not in _NAMES:
+            raise ConfigError(
+                f"optimizer: the encoder has no {kind.__name__}; use torch.optim.SGD or "
+                "torch.optim.AdamW"
+            )
+        if optimizer.state:
+            raise ConfigError("optimizer: it has stepped already; connect before the first step")
+        self._name = _NAMES[kind]
+        self._decay = _decays(optimizer, parameters)
+        self._ndim = {name: parameter.ndim for name, parameter in parameters.items()}
+        members = {id(parameter) for parameter in parameters.values()}
+        # Their numbers, since an optimizer that loads a state has other groups.
+        self._numbers = [
+            number
+            for number, group in enumerate(optimizer.param_groups)
+            if any(id(p) in members for p in group["params"])
+        ]
+        self._options = _options(optimizer, self._numbers, self._name)
+
+    def section(self) -> dict[str, Any]:
+        """Section `optim` of a run whose encoder has these options."""
+        matrices = Counter(own for name, own in self._decay.items() if self._ndim[name] >= 2)
+        vectors = Counter(own for name, own in self._decay.items() if self._ndim[name] < 2)
+        [decay] = [own for own, _ in matrices.most_common(1)] or [0.0]
+        decays_vectors = not vectors or vectors.most_common(1)[0][0] == decay
+        others = [
+            {"match": name, "weight_decay": own}
+            for name, own in self._decay.items()
+            if own != (decay if decays_vectors or self._ndim[name] >= 2 else 0.0)
+        ]
+        return {
+            "name": self._name,
+            **self._options,
+            "weight_decay": decay,
+            "decay_vectors": decays_vectors,
+            "groups": others,
+        }
+
+    def rate(self, optimizer: torch.optim.Optimizer) -> float:
+        """The learning rate of these groups.
+
+        Raises:
+            ConfigError: They have several.
+        """
+        rates = {float(optimizer.param_groups[number]["lr"]) for number in self._numbers}
+        if len(rates) > 1:
+            raise ConfigError(
+                f"optimizer: its groups with parameters of the encoder have learning rates "
+                f"{', '.join(f'{rate:g}' for rate in sorted(rates))}; give them one"
+            )
+        return rates.pop()
 
 
-def section_of(optimizer: torch.optim.Optimizer, number: int) -> dict[str, Any]:
-    """Section `optim` of a run whose modules have this optimizer.
-
-    Args:
-        optimizer: The optimizer.
-        number: Number of its group whose options hold.
-    """
-    name = _NAMES[type(optimizer)]
-    group = optimizer.param_groups[number]
-    options = {option: group[option] for option in _TAKEN[name]}
-    if "betas" in options:
-        options["betas"] = list(options["betas"])
-    return {"name": name, "decay_vectors": True, **options}
-
-
-def take_out(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter]) -> None:
+def take_out(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]
+) -> None:
     """Take parameters out of an optimizer.
 
     A group that has no others stays, so that schedulers go on to set its learning rate.
     """
-    taken = {id(parameter) for parameter in parameters}
+    taken = {id(parameter) for parameter in parameters.values()}
     for group in optimizer.param_groups:
         group["params"] = [p for p in group["params"] if id(p) not in taken]
 
 
-def _check(group: Mapping[str, Any], name: str) -> None:
+def _decays(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]
+) -> dict[str, float]:
+    """Weight decay of each parameter, by name."""
+    of = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    if missing := [name for name, parameter in parameters.items() if id(parameter) not in of]:
+        raise ConfigError(
+            f"optimizer: it has {len(parameters) - len(missing)} of the {len(parameters)} "
+            f"parameters of encoder and projector that train, and not {missing[0]}; give it all"
+        )
+    return {name: float(of[id(parameter)]) for name, parameter in parameters.items()}
+
+
+def _options(optimizer: torch.optim.Optimizer, numbers: list[int], name: str) -> dict[str, Any]:
+    """Options of the groups with these numbers, without their weight decay."""
+    groups = [optimizer.param_groups[number] for number in numbers]
+    kind = type(optimizer).__name__
     for option, value in _OTHERS.items():
-        if group.get(option, value) != value:
+        for group in groups:
+            if group.get(option, value) != value:
+                raise ConfigError(
+                    f"optimizer: {kind} with {option}={group[option]}, which the encoder's does "
+                    f"not have; leave {option} out"
+                )
+    for option in _TAKEN[name]:
+        values = {group[option] for group in groups}
+        if len(values) > 1:
             raise ConfigError(
-                f"optimizer: {name} with {option}={group[option]}, which the encoder's does not "
-                f"have; leave {option} out"
+                f"optimizer: its groups with parameters of the encoder have {option}="
+                f"{', '.join(map(str, sorted(values)))}; give them one, or put all parameters of "
+                "encoder and projector into one group"
             )
+    options = {option: groups[0][option] for option in _TAKEN[name]}
+    if "betas" in options:
+        options["betas"] = list(options["betas"])
+    return options

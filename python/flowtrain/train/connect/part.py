@@ -51,7 +51,7 @@ class LoopPart(BackbonePart):
             labels[-1] = batch.input_ids[-1]  # Its mean is a number, and its weight 0.
         inputs = family.model_inputs(self.module.module, batch, rows)
         self.batch = Batch(inputs, labels=labels[None])
-        self.batch.weight = self._context.world.size * num_targets / plan.num_targets
+        self.batch.weight = self._context.world.size * num_targets / max(1, plan.num_targets)
         # The loss itself is the loop's.
         return LossOutput(torch.zeros(()), num_targets)
 

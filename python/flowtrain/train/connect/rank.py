@@ -15,7 +15,7 @@ from flowtrain.config.load import load
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import next_attempt
-from flowtrain.schedule import Action, roles_of, template_of
+from flowtrain.schedule import Action, roles_of, slots_of, template_of
 from flowtrain.train.connect.first import from_first
 from flowtrain.train.connect.job_file import write_job
 from flowtrain.train.connect.model import LoopModel
@@ -112,6 +112,11 @@ class LoopRank:
         self._is_over = True
         self._resources.close()
 
+    def size_of(self, step: int) -> tuple[int, int]:
+        """Microbatches of this rank in a step, and its target tokens over all ranks."""
+        plan = self._plans.get(step)
+        return len(slots_of(plan, self._role)), plan.num_targets
+
     def close(self, error: BaseException | None) -> None:
         """Close the job on all sides; a second call does nothing.
 
@@ -200,7 +205,7 @@ class LoopRank:
         if self._checkpoint is not None and self._meta is not None:
             checkpoints.load(self._checkpoint, self._meta)
         module.begin()
-        [role] = [r for r in roles_of(config) if r.label == membership.label]
+        [self._role] = [r for r in roles_of(config) if r.label == membership.label]
         self.part = LoopPart(
             context,
             module,
@@ -223,7 +228,7 @@ class LoopRank:
         return Rank(
             context,
             template_of(config),
-            role,
+            self._role,
             update,
             checkpoints,
             encoder=None,
@@ -231,7 +236,7 @@ class LoopRank:
             metrics=None,
             planner=planner,
             eval_planner=None,
-            profiler=Profiler(config.track, config.run, role.label),
+            profiler=Profiler(config.track, config.run, self._role.label),
             delays=Delays(0.0, ""),
             explained=partial(explained_of, config),
         )

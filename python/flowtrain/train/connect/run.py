@@ -21,10 +21,10 @@ Samples = Path | str | Mapping[str, Any] | DataConfig
 """A file or folder as for `data.path`, the fields of section `data`, or the section itself."""
 
 
-def dtypes_of(dtype: torch.dtype) -> dict[str, str]:
-    """Fields of section `model` for a dtype of weights."""
-    name = str(dtype).removeprefix("torch.")
-    return {"dtype": name, "compute_dtype": name}
+def dtypes_of(dtype: torch.dtype, compute: torch.dtype | None) -> dict[str, str]:
+    """Fields of section `model` for a dtype of weights, and for that of passes if it is another."""
+    names = {"dtype": dtype, "compute_dtype": compute or dtype}
+    return {name: str(value).removeprefix("torch.") for name, value in names.items()}
 
 
 def run_of(sections: Mapping[str, Any], samples: Samples, *, steps: int | None) -> RunConfig:
@@ -40,21 +40,30 @@ def run_of(sections: Mapping[str, Any], samples: Samples, *, steps: int | None) 
         DataError: The samples cannot be read, or are a stream.
     """
     train = {**sections["train"], "steps": steps or 1}
-    config = from_dict({**sections, "data": _fields_of(samples), "train": train})
-    dataset = Dataset(config.data)
-    if dataset.is_stream:
-        raise DataError(
-            f"{config.data.name}: it is a stream, whose place encoder ranks do not know; return a "
-            "list of records, or write them to a .jsonl file"
-        )
+    config = from_dict({**sections, "data": fields_of(samples), "train": train})
+    draws = epoch_draws(config.data, seed=config.train.seed)
     if steps is None:
-        order = sample_order(config.data, dataset, seed=config.train.seed)
-        steps = math.ceil(order.epoch_draws / config.train.global_batch)
+        steps = math.ceil(draws / config.train.global_batch)
     return replace(config, train=replace(config.train, steps=steps))
 
 
-def _fields_of(samples: Samples) -> dict[str, Any]:
-    """Fields of section `data`."""
+def epoch_draws(data: DataConfig, *, seed: int) -> int:
+    """Samples of one epoch.
+
+    Raises:
+        DataError: The samples cannot be read, or are a stream.
+    """
+    dataset = Dataset(data)
+    if dataset.is_stream:
+        raise DataError(
+            f"{data.name}: it is a stream, whose place encoder ranks do not know; return a "
+            "list of records, or write them to a .jsonl file"
+        )
+    return sample_order(data, dataset, seed=seed).epoch_draws
+
+
+def fields_of(samples: Samples) -> dict[str, Any]:
+    """Fields of section `data` of a run, for samples that a loop gives."""
     if isinstance(samples, DataConfig):
         return to_dict(samples)
     if isinstance(samples, Mapping):

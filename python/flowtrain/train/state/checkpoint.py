@@ -93,6 +93,24 @@ def best(run: Path) -> Path | None:
     return min(losses, key=losses.__getitem__, default=None)
 
 
+def remove_after(run: Path, steps: int) -> None:
+    """Remove the checkpoints of a run after the one of a number of steps.
+
+    Raises:
+        CheckpointError: There is none of so many steps.
+    """
+    found = valid_checkpoints(run)
+    if steps not in found:
+        has = ", ".join(map(str, found)) or "none"
+        raise CheckpointError(
+            f"{run / 'checkpoints'}: there is no checkpoint after {steps} steps to go on from; "
+            f"those here are after: {has}"
+        )
+    for step, folder in found.items():
+        if step > steps:
+            remove(folder)
+
+
 class CheckpointError(FlowTrainError, RuntimeError):
     """A checkpoint cannot be written or read; the message names its folder and the cause."""
 
