@@ -22,6 +22,7 @@ from flowtrain.data.packed.agreement import Agreement
 from flowtrain.data.packed.indexed import IndexedSource
 from flowtrain.data.packed.sizes import FieldOrValues, Fields
 from flowtrain.data.packed.source import LoadConfig, Oversize, parse_oversize
+from flowtrain.integrations.arguments import unplanned, wrong
 from flowtrain.integrations.token_loss import token_loss
 from flowtrain.packing import PackingError, StepShape
 from flowtrain_core.packing.interface import Objective
@@ -106,37 +107,14 @@ def _check(trainer: Trainer) -> None:
             f"train_dataset ({type(dataset).__name__}): the Trainer can resume only in a map-style "
             "data set; give it one, or use PackedLoader for a stream in a loop of your own"
         )
-    wrong = {
-        "train_sampling_strategy": args.train_sampling_strategy not in ("random", "sequential"),
-        "auto_find_batch_size": args.auto_find_batch_size,
-        "dataloader_in_order": not args.dataloader_in_order,
-        "average_tokens_across_devices": (
-            args.world_size > 1 and not args.average_tokens_across_devices
-        ),
-    }
-    reasons = {
-        "train_sampling_strategy": "samples are placed by cost; choose 'random' or 'sequential'",
-        "auto_find_batch_size": "max_tokens bounds the memory of a microbatch; leave it out",
-        "dataloader_in_order": "ranks must load in the planned order; leave it out",
-        "average_tokens_across_devices": "ranks have different numbers of targets; set it",
-    }
-    for name in (name for name, is_wrong in wrong.items() if is_wrong):
-        raise PackingError(f"args.{name}={getattr(args, name)}: {reasons[name]}")
-    if args.n_gpu > 1:
-        raise PackingError(
-            f"args.n_gpu={args.n_gpu}: DataParallel divides batches by samples; start one process "
-            "for each device with torchrun"
+    in_order = {
+        "dataloader_in_order": (
+            not args.dataloader_in_order,
+            "ranks must load in the planned order; leave it out",
         )
-    if trainer.accelerator.num_processes != args.world_size or _model_parallel(trainer):
-        raise PackingError(
-            "accelerator: tensor and context parallel ranks would get different samples; make "
-            "every process a data-parallel rank"
-        )
-
-
-def _model_parallel(trainer: Trainer) -> bool:
-    config = getattr(trainer.accelerator, "parallelism_config", None)
-    return config is not None and config.non_data_parallel_size > 1
+    }
+    if (reason := unplanned(trainer) or wrong(trainer, in_order)) is not None:
+        raise PackingError(reason)
 
 
 class _CloseAtEnd(TrainerCallback):

@@ -18,7 +18,7 @@ from flowtrain.train.connect.part import Batch
 from flowtrain.train.connect.rank import LoopRank
 from flowtrain.train.connect.run import Samples, dtypes_of, run_of
 from flowtrain.train.control.ending import JobFailed
-from flowtrain.train.state.checkpoint import latest, remove_after
+from flowtrain.train.state.checkpoint import remove_after, valid_checkpoints
 from flowtrain.train.state.final import write_model
 from flowtrain_core import FlowTrainError
 
@@ -164,6 +164,7 @@ class Flow:
         self._actions: Iterator[Action] = iter(())
         self._next: Action | None = None
         self._is_own = False
+        self._done = 0
         self._hook = optimizer.register_step_pre_hook(self._check_step)
 
     def steps(
@@ -202,6 +203,7 @@ class Flow:
                 resume=self._resume,
                 rate=None if self._groups is None else self._rate,
             )
+        self._done = self._rank.first
         self._actions = self._rank.actions()
         self._advance()
         while self._until("forward", "norm") is not None:
@@ -236,13 +238,14 @@ class Flow:
         with self._own_steps():
             while self._next is not None and self._step == step:
                 self._advance()
+        self._done = step + 1
         return norm
 
     def save_pretrained(self, folder: Path | str) -> None:
-        """Write the whole model, after the last step; of several ranks the first writes.
+        """Write the whole model, after a step that was saved; of several ranks the first writes.
 
         Raises:
-            FlowError: Steps are left, or the model has adapters.
+            FlowError: The last step was not saved, or the model has adapters.
         """
         if self.has_adapters:
             raise FlowError(
@@ -250,9 +253,13 @@ class Flow:
                 "them with its own save_pretrained"
             )
         run = Path(self._sections["run"])
-        found = latest(run)
-        if found is None or self._rank is None or self._next is not None:
-            raise FlowError("flow.save_pretrained: the encoder is saved after the last step alone")
+        found = None if self._rank is None else valid_checkpoints(run).get(self._done)
+        if self._rank is None or found is None:
+            raise FlowError(
+                f"flow.save_pretrained: {run} has no checkpoint after {self._done} steps, with "
+                "what the encoder has learned; one is written after the last step, and after each "
+                f"save_every; `flowtrain export {run}` writes the model of the last one"
+            )
         if self._loop.rank == 0:
             write_model(self._rank.config, found, Path(folder))
 

@@ -104,7 +104,7 @@ class LoopRank:
         """
         membership = self._membership
         assert membership is not None
-        yield from self._rank.actions(self._first)
+        yield from self._rank.actions(self.first)
         edges = self._rank.edges()
         membership.meet("done")
         self._plans.check()
@@ -138,7 +138,7 @@ class LoopRank:
         return None if self._membership is None else self._membership.failure()
 
     @property
-    def _first(self) -> int:
+    def first(self) -> int:
         """The first step."""
         return 0 if self._meta is None else self._meta.step + 1
 
@@ -247,7 +247,7 @@ class LoopRank:
         reads = reads_of(self.config, workers)
         cursor = 0 if self._meta is None else self._meta.cursor
         planners = Planners(self.config, context, reads, None)
-        planner = planners.of_training(first=self._first, cursor=cursor)
+        planner = planners.of_training(first=self.first, cursor=cursor)
         planner.start()
         self._resources.callback(planner.join)
         self._resources.callback(workers.close)  # So that it waits for no read.

@@ -1,0 +1,120 @@
+"""A Trainer whose encoder is apart, one process per rank; started by `test_decouple.py`.
+
+KIND MODE MODEL DATA OUT start|fail|resume
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from flowtrain.data import VlmCollator, VlmSamples
+from flowtrain.integrations import decouple
+
+BATCH, STEPS, FAILS_AFTER, MAX_TOKENS = 8, 6, 5, 200
+
+
+def trainer_of(kind: str, mode: str, folder: Path, data: Path, out: Path, **others: Any) -> Any:
+    """A Trainer or SFTTrainer of the samples in their order; `lora` is one with adapters."""
+    model: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+    model.model.visual.requires_grad_(mode == "strict")
+    options: dict[str, Any] = {
+        "output_dir": str(out),
+        "max_steps": STEPS,
+        "train_sampling_strategy": "sequential",
+        "per_device_train_batch_size": BATCH,
+        "learning_rate": 0.5,
+        "lr_scheduler_type": "linear",
+        "optim": "sgd",
+        "max_grad_norm": 0.2,
+        "weight_decay": 0.01,
+        "save_steps": 2,
+        "logging_steps": 1,
+        "use_cpu": True,
+        "remove_unused_columns": False,
+        "report_to": [],
+        "disable_tqdm": True,
+        **others,
+    }
+    given: dict[str, Any] = {
+        "model": model,
+        "train_dataset": VlmSamples(folder, data / "train.jsonl"),
+        "data_collator": VlmCollator(folder),
+    }
+    if kind == "trainer":
+        return Trainer(args=TrainingArguments(**options), **given)
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    # TRL takes no other data sets.
+    samples = given["train_dataset"]
+    rows = Dataset.from_dict({"row": list(range(len(samples)))})
+    given["train_dataset"] = rows.with_transform(partial(_read, samples))
+    own = {"bf16": False, "max_length": None, "gradient_checkpointing": False}
+    given["data_collator"] = partial(collated, given["data_collator"])
+    skip = {"skip_prepare_dataset": True}
+    processor = AutoProcessor.from_pretrained(folder)
+    config = SFTConfig(dataset_kwargs=skip, **{**own, **options})
+    if kind == "lora":
+        from peft import LoraConfig
+
+        torch.manual_seed(2)
+        given["peft_config"] = LoraConfig(r=4, target_modules=r".*language_model.*_proj")
+    return SFTTrainer(args=config, processing_class=processor, **given)
+
+
+def _read(samples: VlmSamples, rows: dict[str, list[int]]) -> dict[str, list[Any]]:
+    return {"row": samples.__getitems__(rows["row"])}
+
+
+def collated(collate: VlmCollator, rows: list[dict[str, Any]]) -> Any:
+    return collate([each["row"] for each in rows])
+
+
+class _Fails(TrainerCallback):
+    """Fails after a step."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == FAILS_AFTER:
+            raise RuntimeError("a callback failed")
+
+
+def main(kind: str, mode: Any, folder: Path, data: Path, out: Path, how: str) -> None:
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    share = {"per_device_train_batch_size": BATCH // 2 // ranks, "gradient_accumulation_steps": 2}
+    trainer = trainer_of(kind, mode, folder, data, out, **share)
+    if how == "fail":
+        trainer.add_callback(_Fails())
+    samples = data / "train.jsonl"
+    decouple(trainer, out / "job", max_tokens=MAX_TOKENS, dataset=samples, mode=mode)
+    trainer.train(resume_from_checkpoint=how == "resume")
+    trainer.save_model(str(out / "out"))
+    if trainer.args.process_index == 0:
+        (out / "log.json").write_text(json.dumps(trainer.state.log_history))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    kind, mode, folder, data, out, how = sys.argv[1:]
+    code = 0
+    try:
+        main(kind, mode, Path(folder), Path(data), Path(out), how)
+    except RuntimeError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        code = 1
+    # gloo's threads must not meet the end of the interpreter.
+    sys.stdout.flush()
+    os._exit(code)
