@@ -7,6 +7,7 @@ gradients, both modules agree on their joint norm, and where it steps its optimi
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
 from collections.abc import Iterator
@@ -30,12 +31,14 @@ from flowtrain.integrations.token_loss import token_loss
 from flowtrain.train.connect.flow import Flow, FlowError, Step, connect
 from flowtrain.train.connect.part import Batch
 from flowtrain.train.connect.run import Samples, epoch_draws, fields_of
+from flowtrain.train.state.checkpoint import valid_checkpoints
 
 if TYPE_CHECKING:
     from transformers import Trainer
     from transformers.trainer_callback import TrainerState
 
 _IGNORED = -100
+_log = logging.getLogger(__name__)
 _ALL = 1 << 30
 _REPLACED = (
     "train",
@@ -187,6 +190,15 @@ class _Decoupled(TrainerCallback):
             seed=self._seed,
         )
         self._step = self._next_step()
+
+    def on_save(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+        """Say that a checkpoint which a callback asked for has no counterpart."""
+        if state.global_step not in valid_checkpoints(self._job) and args.process_index == 0:
+            _log.warning(
+                "checkpoint-%d cannot be resumed: the job has no checkpoint of this step, since "
+                "save_strategy and save_steps do not ask for one",
+                state.global_step,
+            )
 
     def training_step(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> torch.Tensor:
         """Compute the microbatches that take the place of a batch of the Trainer.
@@ -353,6 +365,10 @@ def _rules(trainer: Trainer) -> dict[str, tuple[bool, str]]:
         "eval_on_start": (args.eval_on_start, f"{whole}; evaluate the saved model"),
         "push_to_hub": (args.push_to_hub, f"{whole}; push what save_model has written"),
         "save_only_model": (args.save_only_model, f"{whole}; leave it out, and call save_model"),
+        "enable_jit_checkpoint": (
+            args.enable_jit_checkpoint,
+            "the job has checkpoints of planned steps alone; leave it out",
+        ),
         "ignore_data_skip": (args.ignore_data_skip, "the flow goes on where it was; leave it out"),
     }
 
