@@ -1,4 +1,7 @@
-"""A plain DDP loop over packed batches, one process per rank; started by `test_packed_loop.py`."""
+"""A plain DDP loop over packed batches, one process per rank; started by `test_packed_loop.py`.
+
+When it is resumed, accelerate prepares model, optimizer and loader.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -58,8 +62,7 @@ def train(folder: Path, rank: int, attempt: str, dies_at: int) -> None:
     store = f"file://{folder / attempt}"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS)
     plain = Model()
-    model = DistributedDataParallel(plain)
-    optim = optimizer(model)
+    optim = optimizer(plain)
     loader = PackedLoader(
         dataset(),
         BATCH,
@@ -71,13 +74,23 @@ def train(folder: Path, rank: int, attempt: str, dies_at: int) -> None:
         collate_fn=list,
     )
     losses: list[float] = []
+    backward = torch.Tensor.backward
     saved = folder / "saved.pt"
-    if saved.exists():
+    if not saved.exists():
+        model: Any = DistributedDataParallel(plain)
+    else:
         state = torch.load(saved)
         plain.load_state_dict(state["model"])
         optim.load_state_dict(state["optim"])
         loader.load_state_dict(state["loader"])
         losses = state["losses"]
+        # From these accelerate knows that there are ranks.
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        os.environ |= {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS)}
+        accelerator = Accelerator(cpu=True)
+        model, optim, loader = accelerator.prepare(plain, optim, loader)
+        assert isinstance(model, DistributedDataParallel)
+        backward = accelerator.backward
     batches, step_loss = 0, torch.zeros((), dtype=torch.float64)
     for epoch in range(loader.state_dict()["place"]["epoch"], EPOCHS):
         loader.set_epoch(epoch)
@@ -87,7 +100,7 @@ def train(folder: Path, rank: int, attempt: str, dies_at: int) -> None:
             batches += 1
             with nullcontext() if at.ends_step else model.no_sync():
                 loss = model(batch) * at.sum_weight
-                loss.backward()
+                backward(loss)
             step_loss += loss.detach() / RANKS
             if not at.ends_step:
                 continue

@@ -11,6 +11,9 @@ from typing import Any
 from unittest import mock
 
 import numpy
+import torch
+from accelerate import Accelerator, skip_first_batches
+from accelerate.utils import DataLoaderConfiguration
 from torch import distributed as dist
 from torch.utils.data import IterableDataset
 
@@ -88,12 +91,43 @@ def closed() -> dict[str, Any]:
     return {"rows": rows, "held": seen}
 
 
+def prepared(rank: int, folder: Path) -> dict[str, Any]:
+    """What a loader gives that accelerate has prepared, and what is an error."""
+    # From these accelerate knows that there are ranks.
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    options = DataLoaderConfiguration(dispatch_batches=True, split_batches=True)
+    accelerator = Accelerator(cpu=True, dataloader_config=options)
+    made = accelerator.prepare(loader(shuffle=True))
+    accelerator.register_for_checkpointing(made)
+    loaded, resumed = [], []
+    for number, (batch, _) in enumerate(made):
+        loaded += batch
+        if number == 2:
+            accelerator.save_state(folder / "state")
+            accelerator.wait_for_everyone()
+        elif number > 2:
+            resumed += batch
+    accelerator.load_state(folder / "state")
+    found: dict[str, Any] = {
+        "loaded": loaded,
+        "resumes": resumed == [sample for batch, _ in made for sample in batch],
+        "skip": outcome(lambda _: skip_first_batches(loader(), 2), rank),
+        "prepare_data_loader": outcome(lambda _: accelerator.prepare_data_loader(loader()), rank),
+    }
+    Accelerator(cpu=True, gradient_accumulation_steps=2)
+    with torch.no_grad():
+        found["divided, without gradients"] = outcome(lambda _: loader(targets="input_ids"), rank)
+    found["divided"] = outcome(lambda _: loader(targets="input_ids"), rank)
+    return found
+
+
 def outcome(make: Callable[[int], PackedLoader], rank: int) -> dict[str, Any]:
     loaded: list[int] = []
     try:
         for batch, _ in make(rank):
             loaded += batch
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, AttributeError) as error:
         return {"loaded": loaded, "error": f"{type(error).__name__}: {error}"}
     return {"loaded": loaded, "error": None}
 
@@ -104,6 +138,7 @@ def run(folder: Path, rank: int) -> None:
     )
     found = {name: outcome(make, rank) for name, make in CASES.items()}
     found["closed"] = closed()
+    found["prepared"] = prepared(rank, folder)
     alone = loader(timeout_s=1)
     if rank == 0:
         found["alone"] = outcome(lambda _: alone, rank)

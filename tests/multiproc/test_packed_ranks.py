@@ -74,6 +74,19 @@ def test_closed_loaders_leave_no_threads_and_no_sockets(found: Found) -> None:
 
 
 @pytest.mark.limit(120)
+def test_accelerate_divides_and_skips_nothing_again(found: Found) -> None:
+    zero, one = (rank["prepared"] for rank in found)
+    assert sorted(zero["loaded"] + one["loaded"]) == list(range(48))
+    for rank in (zero, one):
+        assert rank["resumes"]
+        for refused in ("skip", "prepare_data_loader"):
+            assert "load_state_dict skips what was trained" in rank[refused]["error"]
+        assert rank["divided"]["loaded"] == []
+        assert "Accelerator(gradient_accumulation_steps=2)" in rank["divided"]["error"]
+        assert rank["divided, without gradients"]["error"] is None
+
+
+@pytest.mark.limit(120)
 def test_a_rank_whose_peers_do_not_take_part_gets_an_error(found: Found) -> None:
     made = found[0]["made alone"]["error"]
     assert (

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch.utils.data import IterableDataset, default_collate
 
+from flowtrain.data.packed.accelerate import check_division, missing
 from flowtrain.data.packed.agreement import Agreement
 from flowtrain.data.packed.indexed import IndexedSource
+from flowtrain.data.packed.ranks import rank_and_size
 from flowtrain.data.packed.seeds import derive_seed
 from flowtrain.data.packed.sizes import FieldOrValues, Fields
 from flowtrain.data.packed.source import (
@@ -157,7 +159,7 @@ class PackedLoader:
                     f"{name}: a PackedLoader orders samples itself, equally on every rank; leave "
                     "it out (shuffle and seed choose the order)"
                 )
-        this_rank, num_ranks = _rank_and_size(rank, ranks, group)
+        this_rank, num_ranks = rank_and_size(rank, ranks, group)
         # A generator of its own, so that the loader draws nothing from torch's global one.
         self._generator = torch.Generator()
         loading = LoadConfig(
@@ -208,6 +210,9 @@ class PackedLoader:
         """
         return self._source.dropped
 
+    def __getattr__(self, name: str) -> Any:
+        raise missing(name)
+
     def __len__(self) -> int:
         """Batches of an epoch on this rank.
 
@@ -226,7 +231,8 @@ class PackedLoader:
         Raises:
             PackingError: A step does not fit into its microbatches, differs from the step that had
                 begun when the state was saved, or differs on another rank; a sample of a stream is
-                above `max_tokens`; or the loader was closed.
+                above `max_tokens`; the loader was closed; or, with `targets` and gradients, there
+                is an `Accelerator` with accumulation steps.
             RuntimeError: The iterator was ended, or ranks could not compare their plans.
         """
         if self._closed:
@@ -243,6 +249,8 @@ class PackedLoader:
                 if compared < 0 or (microbatch.step > compared and not self._source.planned_ahead):
                     self._compare(step, content)
                     compared = microbatch.step
+                if microbatch.targets is not None:
+                    check_division()
                 self._place = microbatch.place
                 yield batch, microbatch
                 if self._running is not running:
@@ -321,31 +329,6 @@ class PackedLoader:
         if self._running is not None:
             self._running.close()
             self._running = None
-
-
-def _rank_and_size(
-    rank: int | None, ranks: int | None, group: ProcessGroup | None
-) -> tuple[int, int]:
-    """This rank, and the number of ranks."""
-    if group is not None and rank is not None:
-        raise PackingError(
-            f"rank={rank} with a group, which has a rank for this process; give one of them"
-        )
-    if (rank is None) != (ranks is None):
-        raise PackingError(f"rank={rank}, ranks={ranks}: give both of them or none")
-    if rank is None or ranks is None:
-        distributed = torch.distributed
-        if not (distributed.is_available() and distributed.is_initialized()):
-            return 0, 1
-        rank, ranks = distributed.get_rank(group), distributed.get_world_size(group)
-        if rank < 0:
-            raise PackingError(
-                "group: this process is not in it; make the loader only in its processes"
-            )
-        return rank, ranks
-    if not 0 <= rank < ranks:
-        raise PackingError(f"rank={rank}: it must be at least 0 and less than ranks={ranks}")
-    return rank, ranks
 
 
 def _is_stream(dataset: Any) -> bool:
