@@ -10,7 +10,7 @@ from flowtrain.data.records.jsonl import JsonlFile
 from flowtrain.data.records.parquet import ParquetRecords
 from flowtrain.data.records.saved import SavedDataset
 from flowtrain.data.records.spool import SEGMENT_RECORDS, Spool, drop_before, segment_of
-from flowtrain.data.records.stream import Place, Stream, is_stream
+from flowtrain.data.records.stream import Place, Stream, is_stream, json_line
 
 __all__ = [
     "FORMATS",
@@ -32,5 +32,6 @@ __all__ = [
     "file_state",
     "index_for_forks",
     "is_stream",
+    "json_line",
     "segment_of",
 ]

@@ -87,7 +87,7 @@ class Stream:
         if self._error is not None:
             raise self._error
         try:
-            line = _line(self._record(), self._where())
+            line = json_line(self._record(), self._where())
         except DataError as error:
             self._error = error
             raise
@@ -210,7 +210,16 @@ class DirectStream(StreamRecords):
         return json.loads(self._last)
 
 
-def _line(record: Any, where: str) -> bytes:
+def json_line(record: Any, where: str) -> bytes:
+    """A record as a line of a JSONL file, with its line break.
+
+    Args:
+        record: The record.
+        where: Its place, for messages.
+
+    Raises:
+        DataError: It is not a dictionary of values that JSON can hold.
+    """
     if not isinstance(record, dict):
         raise DataError(
             f"{where} is {short(record)}; it must be a dict, such as "

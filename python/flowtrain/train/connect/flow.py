@@ -180,7 +180,8 @@ class Flow:
 
         Args:
             dataset: A file or folder of samples, in its order; fields of section `data` of a run,
-                or the section itself.
+                or the section itself; a `VlmSamples`, or a list of records, which is written to the
+                job's folder.
             samples: Samples of a step.
             max_tokens: Maximum tokens of a microbatch, and so of a sample.
             steps: Number of steps; None for one epoch.

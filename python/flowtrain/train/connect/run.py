@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,15 @@ import torch
 from flowtrain.config.load import from_dict
 from flowtrain.config.schema import DataConfig, RunConfig
 from flowtrain.config.tree import to_dict
+from flowtrain.data import VlmSamples
 from flowtrain.data.errors import DataError
 from flowtrain.data.mixture import sample_order
 from flowtrain.data.records import Dataset
+from flowtrain.train.connect.records import write_records
 
-Samples = Path | str | Mapping[str, Any] | DataConfig
-"""A file or folder as for `data.path`, the fields of section `data`, or the section itself."""
+Samples = Path | str | Mapping[str, Any] | DataConfig | VlmSamples | Sequence[Mapping[str, Any]]
+"""A file or folder as for `data.path`, the fields of section `data` or the section itself, a
+`VlmSamples`, or a list of records."""
 
 
 def dtypes_of(dtype: torch.dtype, compute: torch.dtype | None) -> dict[str, str]:
@@ -38,8 +41,13 @@ def run_of(sections: Mapping[str, Any], samples: Samples, *, steps: int | None) 
     Raises:
         ConfigError: A field has a wrong value.
         DataError: The samples cannot be read, or are a stream.
+        OSError: The file of a list of records cannot be written.
     """
     train = {**sections["train"], "steps": steps or 1}
+    if isinstance(samples, list | tuple):
+        path = write_records(samples, Path(sections["run"]))
+        # Of images whose paths are relative, as this process would open them.
+        samples = {"path": str(path), "image_root": str(Path.cwd()), "shuffle": False}
     config = from_dict({**sections, "data": fields_of(samples), "train": train})
     draws = epoch_draws(config.data, seed=config.train.seed)
     if steps is None:
@@ -63,9 +71,25 @@ def epoch_draws(data: DataConfig, *, seed: int) -> int:
 
 
 def fields_of(samples: Samples) -> dict[str, Any]:
-    """Fields of section `data` of a run, for samples that a loop gives."""
+    """Fields of section `data` of a run, for samples that a loop gives.
+
+    Raises:
+        DataError: Encoder ranks could not read them.
+    """
     if isinstance(samples, DataConfig):
         return to_dict(samples)
+    if isinstance(samples, VlmSamples):
+        # As it numbers them.
+        return {**to_dict(samples.data), "shuffle": False}
     if isinstance(samples, Mapping):
         return dict(samples)
-    return {"path": str(Path(samples).absolute()), "shuffle": False}
+    if isinstance(samples, str | Path):
+        return {"path": str(Path(samples).absolute()), "shuffle": False}
+    kind = type(samples)
+    way_out = 'write a function that returns it, and give {"dataset": "package.module:make"}'
+    if kind.__module__.partition(".")[0] == "datasets":
+        way_out = "store it by its save_to_disk, and give that folder"
+    raise DataError(
+        f"samples: {kind.__module__}.{kind.__qualname__} is an object of this process, and encoder "
+        f"ranks are other processes; {way_out}"
+    )
