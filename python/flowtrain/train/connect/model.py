@@ -74,12 +74,11 @@ class LoopModel:
                 f"connect: {name} has no tower; load the model again, since an earlier connect has "
                 "dropped it, and give connect the model itself, not a wrapper"
             )
-        is_divided = isinstance(model, FSDPModule)
-        for module in self.family.image_modules:
-            if is_divided and not _is_own_group(getattr(model.model, module)):
+        for module in self.family.image_modules if isinstance(model, FSDPModule) else ():
+            if not _is_own_group(getattr(model.model, module)):
                 raise ConfigError(
                     f"connect: fully_shard has divided model.{module} together with the language "
-                    f"model; call it for model.{module} too, before it is called for the model"
+                    f"model; {_way_out(getattr(model.model, module), module)}"
                 )
         trained = {part: self._trained(part) for part in _PARTS}
         self.frozen = tuple(part for part, trains in trained.items() if not any(trains))
@@ -160,6 +159,14 @@ class LoopModel:
         return [p.requires_grad for name, p in named if self.family.part_of(name) == part]
 
 
-def _is_own_group(module: Any) -> bool:
+def _is_own_group(part: Any) -> bool:
     """Whether FSDP2 gathers no parameter of a module together with those around it."""
-    return isinstance(module, FSDPModule) or not any(True for _ in module.parameters())
+    if isinstance(part, torch.nn.Parameter):
+        return not isinstance(part, DTensor)
+    return isinstance(part, FSDPModule) or not any(True for _ in part.parameters())
+
+
+def _way_out(part: Any, name: str) -> str:
+    if isinstance(part, torch.nn.Parameter):
+        return f"call it for the model with ignored_params={{model.model.{name}}}"
+    return f"call it for model.{name} too, before it is called for the model"
