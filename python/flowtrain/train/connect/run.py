@@ -44,11 +44,8 @@ def run_of(sections: Mapping[str, Any], samples: Samples, *, steps: int | None) 
         OSError: The file of a list of records cannot be written.
     """
     train = {**sections["train"], "steps": steps or 1}
-    if isinstance(samples, list | tuple):
-        path = write_records(samples, Path(sections["run"]))
-        # Of images whose paths are relative, as this process would open them.
-        samples = {"path": str(path), "image_root": str(Path.cwd()), "shuffle": False}
-    config = from_dict({**sections, "data": fields_of(samples), "train": train})
+    data = fields_of(samples, Path(sections["run"]))
+    config = from_dict({**sections, "data": data, "train": train})
     draws = epoch_draws(config.data, seed=config.train.seed)
     if steps is None:
         steps = math.ceil(draws / config.train.global_batch)
@@ -70,11 +67,16 @@ def epoch_draws(data: DataConfig, *, seed: int) -> int:
     return sample_order(data, dataset, seed=seed).epoch_draws
 
 
-def fields_of(samples: Samples) -> dict[str, Any]:
+def fields_of(samples: Samples, job: Path) -> dict[str, Any]:
     """Fields of section `data` of a run, for samples that a loop gives.
+
+    Args:
+        samples: The samples.
+        job: Folder of the job, into which a list of records is written.
 
     Raises:
         DataError: Encoder ranks could not read them.
+        OSError: The file of a list of records cannot be written.
     """
     if isinstance(samples, DataConfig):
         return to_dict(samples)
@@ -85,6 +87,10 @@ def fields_of(samples: Samples) -> dict[str, Any]:
         return dict(samples)
     if isinstance(samples, str | Path):
         return {"path": str(Path(samples).absolute()), "shuffle": False}
+    if isinstance(samples, list | tuple):
+        path = write_records(samples, job)
+        # Of images whose paths are relative, as this process would open them.
+        return {"path": str(path), "image_root": str(Path.cwd()), "shuffle": False}
     kind = type(samples)
     way_out = 'write a function that returns it, and give {"dataset": "package.module:make"}'
     if kind.__module__.partition(".")[0] == "datasets":
