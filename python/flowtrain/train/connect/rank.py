@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -194,8 +193,7 @@ class LoopRank:
             activity=membership.activity,
             reduce_on=loop.reduce_on,
         )
-        # The random numbers of this process are the loop's.
-        context = replace(context_of(config, membership, world), seed=None)
+        context = context_of(config, membership, world)
         self._plans = context.plans
         module = ModuleState(
             loop.model, lambda _: True, context.family.part_of, optimizer=optimizer

@@ -15,7 +15,7 @@ from flowtrain.train.planning.texts import take_texts
 from flowtrain.train.ranks.answers import AnswerLimits, greedy_answers
 from flowtrain.train.ranks.batch import packed_batch
 from flowtrain.train.ranks.context import RankContext
-from flowtrain.train.ranks.step import seed_dropout
+from flowtrain.train.ranks.step import dropout_of
 from flowtrain.train.records.receiver import RecordReceiver
 from flowtrain.train.records.sender import RecordSender
 from flowtrain.train.state.module import ModuleState
@@ -139,14 +139,14 @@ class BackbonePart:
             self.sums.answers |= {d.sample: ids for d, ids in zip(documents, answers, strict=True)}
             return
         before = time.perf_counter()
-        seed_dropout(context.seed, plan.step, replica, number)
         trains = plan.kind == "train"
         if trains and slot.features is not None:
             slot.features.requires_grad_(self._sends_gradients)
         batch = packed_batch(
             context.family, documents, text, device=context.world.device, skipped=slot.skipped
         )
-        slot.loss = self._loss(plan, batch, slot.features)
+        with dropout_of(context.world.device, context.seed, plan.step, replica, number):
+            slot.loss = self._loss(plan, batch, slot.features)
         slot.num_skipped = sum(doc.sample in slot.skipped for doc in documents)
         if trains:
             self._slots[plan.step, number] = slot

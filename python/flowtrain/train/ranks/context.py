@@ -27,7 +27,7 @@ class RankContext:
 
     Attributes:
         flow: Section `flow`, with the layout of the ranks.
-        seed: Seed of dropout; None if dropout is not seeded.
+        seed: Seed of dropout.
         dtype: Dtype of the passes.
         pool_dtype: Dtype of rows in the pool.
         world: Ranks that hold the same modules.
@@ -41,7 +41,7 @@ class RankContext:
     """
 
     flow: FlowConfig
-    seed: int | None
+    seed: int
     dtype: torch.dtype
     pool_dtype: torch.dtype
     world: World

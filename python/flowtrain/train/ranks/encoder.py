@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -13,7 +13,7 @@ from flowtrain.schedule import Action
 from flowtrain.steps import EncoderItem, StepPlan, step_name
 from flowtrain.train.input.prefetch import Prefetch, Request
 from flowtrain.train.ranks.context import RankContext
-from flowtrain.train.ranks.step import seed_dropout
+from flowtrain.train.ranks.step import dropout_of
 from flowtrain.train.ranks.weight_stash import WeightStash
 from flowtrain.train.records.receiver import RecordReceiver
 from flowtrain.train.records.sender import RecordSender
@@ -148,15 +148,12 @@ class EncoderPart:
         """
         context = self._context
         if item.is_dummy:
-            return self._encode_zeros(with_graph=with_graph), []
+            return self._rows(plan, item, *self._zeros, with_graph=with_graph), []
         reads = self._prefetch[plan.kind]
         images = [reads.get(plan.step, ("pixels", image)) for image in item.images]
         grids = [image.grid for image in item.images]
         pixels = self._pixels(images, grids, dtype=context.dtype, device=context.world.device)
-        # Recomputation and reruns draw the same dropout masks; other layouts have other items.
-        seed_dropout(context.seed, plan.step, item.index)
-        with torch.set_grad_enabled(with_graph):
-            rows: torch.Tensor = self.module.module(pixels, grids)
+        rows = self._rows(plan, item, pixels, grids, with_graph=with_graph)
         if rows.shape[0] != item.num_rows:
             raise ValueError(
                 f"{step_name(plan.step)}, item {item.index}: the encoder made {rows.shape[0]} rows "
@@ -167,20 +164,31 @@ class EncoderPart:
         skipped = {planned.sample for planned, image in read if image.skipped}
         return rows, sorted(skipped)
 
-    def _encode_zeros(self, *, with_graph: bool) -> torch.Tensor:
-        """Rows of the smallest image, all zeros, for a pass that a rank runs because others do."""
-        pixels, grid = self._zeros
-        with torch.set_grad_enabled(with_graph):
-            rows: torch.Tensor = self.module.module(pixels, [grid])
+    def _rows(
+        self,
+        plan: StepPlan,
+        item: EncoderItem,
+        pixels: torch.Tensor,
+        grids: Sequence[Grid],
+        *,
+        with_graph: bool,
+    ) -> torch.Tensor:
+        """The rows of pixels."""
+        context = self._context
+        # Other layouts have other items, and so other masks.
+        dropout = dropout_of(context.world.device, context.seed, plan.step, item.index)
+        with dropout, torch.set_grad_enabled(with_graph):
+            rows: torch.Tensor = self.module.module(pixels, grids)
         return rows
 
     @cached_property
-    def _zeros(self) -> tuple[torch.Tensor, Grid]:
+    def _zeros(self) -> tuple[torch.Tensor, list[Grid]]:
+        """The smallest image, for a pass that a rank runs because others do."""
         context = self._context
         processor = context.family.image_processor()
         grid = processor.grid(*processor.smallest_size, num_images=1)
         shape = processor.pixel_shape(grid)
-        return torch.zeros(shape, dtype=context.dtype, device=context.world.device), grid
+        return torch.zeros(shape, dtype=context.dtype, device=context.world.device), [grid]
 
 
 def _item(plan: StepPlan, action: Action) -> tuple[EncoderItem, tuple[int, int]]:

@@ -10,16 +10,22 @@ from contextlib import contextmanager
 import torch
 
 
-def seed_dropout(seed: int | None, step: int, *place: int) -> None:
-    """Seed the random numbers of a forward pass; recomputation and reruns draw the same.
+@contextmanager
+def dropout_of(device: torch.device, seed: int, step: int, *place: int) -> Iterator[None]:
+    """Within the block, a forward pass draws the same numbers in each recomputation and rerun.
+
+    Behind it the random numbers of the process go on as if there had been no pass: the process may
+    be that of a loop of the caller.
 
     Args:
-        seed: `train.seed`; None in a program whose random numbers are not ours.
+        device: Device of the pass.
+        seed: `train.seed`.
         step: Step of the pass.
         place: What the pass computes: the item of the encoder, or rank and slot of the backbone.
     """
-    if seed is not None:
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(hash((seed, step, *place)) & (2**63 - 1))
+        yield
 
 
 @contextmanager
