@@ -11,6 +11,7 @@ import weakref
 from bisect import bisect_left, insort
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ class Place(NamedTuple):
 
 
 class SharedSpace:
-    """Memory that a forked process, the writer, fills for the process that made it, the reader.
+    """Memory that a worker process, the writer, fills for the process that made it, the reader.
 
     It holds the arrays in fields of dataclasses. It has no name, and ends with its last process and
     array. Pages take memory once they are written, and an array takes the lowest place that is
@@ -58,26 +59,50 @@ class SharedSpace:
     """
 
     def __init__(self, size: int = _SPACE_BYTES) -> None:
-        self.size = size
-        self.spilled_bytes = 0
+        self._reader = os.getpid()
+        self._returned, self._returns = multiprocessing.Pipe(duplex=False)
+        self._file = os.memfd_create("flowtrain-worker")
         try:
-            self._memory = mmap.mmap(-1, size)  # Shared and anonymous.
+            os.ftruncate(self._file, size)
+            self._map(size)
         except OSError as error:
             raise OSError(
                 error.errno,
                 f"a data worker: {size} bytes of shared memory, of which it takes what it needs: "
-                f"{error.strerror}; allow memory to be overcommitted (vm.overcommit_memory), or "
-                "let a thread read (data.workers=0)",
+                f"{error.strerror}; raise the limits of the process (ulimit -f, ulimit -v), or let "
+                "a thread read (data.workers=0)",
             ) from error
-        self._reader = os.getpid()
-        self._returned, self._returns = multiprocessing.Pipe(duplex=False)
+
+    def _map(self, size: int) -> None:
+        self.size = size
+        self.spilled_bytes = 0
+        self._memory = mmap.mmap(self._file, size)
         # Of the writer: holes as (offset, bytes) and bytes of places, both by offset.
         self._holes = [(0, size)]
         self._taken: dict[int, int] = {}
 
-    def forked(self) -> None:
-        """To be called by the reader once the writer is forked."""
+    @staticmethod
+    def of_writer(file: int, returned: int, size: int) -> SharedSpace:
+        """The space in a process that was executed with the files of `files` open.
+
+        Args:
+            file: As there.
+            returned: As there.
+            size: The bytes of the space.
+        """
+        space = SharedSpace.__new__(SharedSpace)
+        space._file, space._returned = file, Connection(returned, writable=False)
+        space._map(size)
+        return space
+
+    def files(self) -> tuple[int, int]:
+        """File descriptors that the writer needs if it does not inherit this object."""
+        return self._file, self._returned.fileno()
+
+    def given_away(self) -> None:
+        """To be called by the reader once the writer has started."""
         self._returned.close()
+        os.close(self._file)
 
     def put(self, value: Any) -> Any:
         """The value with places for its arrays; of the writer."""

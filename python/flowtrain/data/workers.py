@@ -2,150 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import functools
-import multiprocessing
-import os
-import sys
 import threading
 import time
-import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
-from contextlib import suppress
-from itertools import groupby
-from multiprocessing.connection import Connection
-from operator import attrgetter, itemgetter
 from types import TracebackType
 from typing import Any, Self
 
 from flowtrain.data.calls import Answer, Call
-from flowtrain.data.shared_space import SharedSpace
-from flowtrain.parent import end_with
-from flowtrain.signals import leave_to_parent, withheld
-from flowtrain_core import FlowTrainError
+from flowtrain.data.worker import Worker
+from flowtrain.data.worker_process import WorkerProcess
 
-# Timeout for a process to end after SIGKILL, or after its pipe was closed.
-_END_S = 5.0
-# Maximum calls that a worker takes at once, and the time after which it sends the results it has.
+# Maximum calls that a worker takes at once.
 _MAX_CALLS = 64
-_ANSWER_S = 0.02
-
-
-class WorkerDied(FlowTrainError, RuntimeError):
-    """A worker process ended before its rank. The message names the process and how it ended."""
-
-
-class _Worker:
-    """A worker in this process; its reader is created on first use."""
-
-    def __init__(self, make_reader: Callable[[], Any]) -> None:
-        self.make = functools.cache(make_reader)
-
-    def start(self) -> None:
-        """Make the reader; an error is left to the calls, each of which tries again."""
-        with suppress(Exception):
-            self.make()
-
-    def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        return attrgetter(method)(self.make())(*arguments)
-
-    def answer(self, calls: Sequence[Call]) -> Iterator[list[tuple[Call, Answer]]]:
-        """Make calls, one after the other."""
-        for call in calls:
-            call.is_running = True
-            try:
-                answer: Answer = self.call(call.method, call.arguments), None
-            except Exception as error:
-                answer = None, error
-            yield [(call, answer)]
-
-    def end(self) -> None:
-        """Nothing to do."""
-
-
-class _WorkerProcess:
-    """A worker in a process of its own, connected by a pipe.
-
-    Pipe and shared memory have no names, so that SIGKILL of both processes leaves nothing behind.
-    Calls are sent together, and their results return together if they are ready within `_ANSWER_S`:
-    each message interrupts the training. Arrays of a forked process return in shared memory.
-    """
-
-    def __init__(self, make_reader: Callable[[], Any], number: int, *, fork: bool) -> None:
-        context: Any = multiprocessing.get_context("fork" if fork else "spawn")
-        self._pipe, theirs = context.Pipe()
-        self._space = SharedSpace() if fork else None
-        self._has_spilled = False
-        self._process = context.Process(
-            target=_serve,
-            args=(make_reader, theirs, self._space, os.getpid()),
-            name=f"worker process {number}",
-            daemon=True,
-        )
-        with withheld():
-            self._process.start()
-        # The pipe reports the end of the process only if no other process holds that side open.
-        theirs.close()
-        if self._space is not None:
-            self._space.forked()
-
-    def start(self) -> None:
-        """Wait until the process can answer; its death is left to the calls."""
-        with suppress(EOFError, OSError):
-            self._pipe.recv()
-
-    def answer(self, calls: Sequence[Call]) -> Iterator[list[tuple[Call, Answer]]]:
-        """Let the process make calls, one after the other."""
-        waiting = deque(calls)
-        try:
-            self._pipe.send([(call.method, call.arguments) for call in calls])
-            while waiting:
-                waiting[0].is_running = True
-                answers, spilled_bytes = self._pipe.recv()
-                if self._space is not None:
-                    answers = [(self._space.get(value), error) for value, error in answers]
-                self._tell_spilled(spilled_bytes)
-                yield [(waiting.popleft(), answer) for answer in answers]
-        except Exception as cause:
-            self._process.kill()  # So that no later call takes the answer of one of these.
-            error = self._death(cause)
-            yield [(call, (None, error)) for call in waiting]
-
-    def end(self) -> None:
-        self._process.kill()
-        # A process that waits for a disk ends only when the disk responds.
-        self._process.join(_END_S)
-
-    def _tell_spilled(self, spilled_bytes: int) -> None:
-        """Print once that answers are slow for want of shared memory."""
-        if not spilled_bytes or self._has_spilled or self._space is None:
-            return
-        self._has_spilled = True
-        print(
-            f"flowtrain: {self._process.name}: {spilled_bytes} bytes of pixels found no place in "
-            f"its {self._space.size} bytes of shared memory, and cross a pipe, which is slower; "
-            "raise data.workers, each of which has its own, or lower train.global_batch or the "
-            "pixels of an image",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    def _death(self, cause: Exception) -> WorkerDied:
-        self._process.join(_END_S)
-        code = self._process.exitcode
-        if not isinstance(cause, EOFError | OSError):
-            how = f"ended, since its answer cannot be read ({type(cause).__name__}: {cause})"
-        elif code is None:
-            how = f"it closed its pipe, and has not ended within {_END_S:g} s"
-        elif code < 0:
-            how = f"killed by signal {-code}; if memory ran out, lower data.workers"
-        else:
-            how = f"exit code {code}; its standard error says why"
-        death = WorkerDied(f"{self._process.name} (pid {self._process.pid}): {how}")
-        death.__cause__ = cause
-        return death
 
 
 class WorkerPool:
@@ -159,16 +29,17 @@ class WorkerPool:
         make_reader: Creates a reader; must be picklable if there are processes.
         workers: Number of processes, or 0 for one thread of this process.
         fork: Whether the processes are forked, and so share the modules that this process has
-            imported, instead of spawned. Only for a process without threads, pool and device yet,
-            as a forked process inherits the state of their locks.
+            imported. Only for a process without threads, pool and device yet, as a forked process
+            inherits the state of their locks. Others execute a program of their own, which takes
+            seconds to import what it needs.
     """
 
     def __init__(self, make_reader: Callable[[], Any], workers: int, *, fork: bool = False) -> None:
         # Started here, not by the threads that call them: the kernel ends a worker process with
         # the thread that started it.
-        self._workers: list[_Worker | _WorkerProcess] = [
-            _WorkerProcess(make_reader, number, fork=fork) for number in range(workers)
-        ] or [_Worker(make_reader)]
+        self._workers: list[Worker | WorkerProcess] = [
+            WorkerProcess(make_reader, number, fork=fork) for number in range(workers)
+        ] or [Worker(make_reader)]
         self._calls: deque[Call] = deque()
         self._changed = threading.Condition()  # Of the calls, and of whether it is closed.
         self._closed = False
@@ -294,75 +165,3 @@ class WorkerPool:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _serve(
-    make_reader: Callable[[], Any], pipe: Connection, space: SharedSpace | None, parent: int
-) -> None:
-    """Answer calls until the rank has ended."""
-    end_with(parent)
-    leave_to_parent()
-    worker = _Worker(make_reader)
-    worker.start()
-    pipe.send("started")
-    while True:
-        try:
-            calls = pipe.recv()
-        except EOFError:
-            return
-        answers: list[Answer] = []
-        sent = time.monotonic()
-        for answer in _answers(worker, calls):
-            answers.append(answer if space is None else (space.put(answer[0]), answer[1]))
-            if time.monotonic() - sent > _ANSWER_S:
-                _send(pipe, space, answers)
-                answers = []
-                sent = time.monotonic()
-        if answers:
-            _send(pipe, space, answers)
-
-
-def _answers(worker: _Worker, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Iterator[Answer]:
-    """Answers of calls, in order."""
-    for method, group in groupby(calls, key=itemgetter(0)):
-        waiting = deque(arguments for _, arguments in group)
-        if len(waiting) > 1:
-            with suppress(Exception):  # The calls below raise it again, if it is theirs.
-                for result in worker.call(f"{method}_together", (list(waiting),)):
-                    waiting.popleft()
-                    yield result, None
-        for arguments in waiting:
-            yield _answer(worker, method, arguments)
-
-
-def _answer(worker: _Worker, method: str, arguments: tuple[Any, ...]) -> Answer:
-    try:
-        return worker.call(method, arguments), None
-    except Exception as error:
-        error.add_note("In a worker process:\n" + traceback.format_exc())
-        try:
-            copy.copy(error)
-        except Exception:  # The rank could not rebuild it.
-            return None, _as_text(error)
-        return None, error
-
-
-def _send(pipe: Connection, space: SharedSpace | None, answers: Sequence[Answer]) -> None:
-    """Send answers; one that cannot be sent becomes an error."""
-    spilled_bytes = 0 if space is None else space.spilled_bytes
-    try:
-        pipe.send((answers, spilled_bytes))
-    except OSError:
-        raise  # The rank has ended.
-    except Exception as error:
-        if len(answers) == 1:
-            if space is not None:
-                space.drop(answers[0][0])
-            pipe.send(([(None, _as_text(error))], spilled_bytes))
-            return
-        for answer in answers:
-            _send(pipe, space, [answer])
-
-
-def _as_text(error: Exception) -> RuntimeError:
-    return RuntimeError(f"{type(error).__name__}: {error}")

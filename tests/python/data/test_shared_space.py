@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flowtrain.data import workers
+from flowtrain.data import worker_process
 from flowtrain.data.shared_space import SharedSpace
 from flowtrain.data.workers import WorkerPool
 
@@ -36,7 +36,7 @@ class Arrays:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "SharedSpace", partial(SharedSpace, 100 * KIB))
+    monkeypatch.setattr(worker_process, "SharedSpace", partial(SharedSpace, 100 * KIB))
 
 
 def check(answer: Filled, value: int, kib: int) -> None:
@@ -57,10 +57,11 @@ def test_an_array_keeps_its_place_as_long_as_it_lives(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("fork", [True, False])
 def test_arrays_without_a_place_arrive_and_are_told_once(
-    capsys: pytest.CaptureFixture[str],
+    fork: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with WorkerPool(Arrays, 1, fork=True) as pool:
+    with WorkerPool(Arrays, 1, fork=fork) as pool:
         calls = [pool.submit("filled", value, 40) for value in range(5)]
         for value, call in enumerate(calls):
             check(call.result(60), value, 40)

@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 from support import descendants
 
-from flowtrain.data import workers
-from flowtrain.data.workers import WorkerDied, WorkerPool
+from flowtrain.data import worker, worker_process
+from flowtrain.data.worker_process import WorkerDied
+from flowtrain.data.workers import WorkerPool
 
 # A reader whose methods are functions of a module that every process can import.
 OS = partial(importlib.import_module, "os")
@@ -63,7 +64,7 @@ class Mixed:
     """Its methods return, fail, and return what cannot be sent."""
 
     def number(self, n: int) -> int:
-        time.sleep(n % 3 * workers._ANSWER_S)
+        time.sleep(n % 3 * worker._ANSWER_S)
         return n
 
     def lock(self, _: int) -> Any:
@@ -153,11 +154,11 @@ def test_a_process_that_exits_is_named_with_its_exit_code() -> None:
 def test_a_process_that_cannot_be_killed_does_not_block_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(workers, "_END_S", 0.1)
+    monkeypatch.setattr(worker_process, "_END_S", 0.1)
     pool = WorkerPool(OS, 1)
     pid = pool.submit("getpid").result(60)
     with monkeypatch.context() as patch:  # As if it waited for a disk.
-        patch.setattr("multiprocessing.process.BaseProcess.kill", lambda _: None)
+        patch.setattr("subprocess.Popen.kill", lambda _: None)
         pool.close()
     assert Path(f"/proc/{pid}").exists()
     pool.close()
@@ -185,3 +186,19 @@ def test_killed_ranks_leave_nothing_in_shared_memory() -> None:
     assert workers <= set(below)
     named = set(re.findall(r"/dev/shm/\S+", maps))
     assert not [name for name in named if Path(name).exists()]
+
+
+def test_a_main_program_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
+    tmp_path.joinpath("reader.py").write_text(
+        "class Reader:\n    def twice(self, n): return 2 * n\n"
+    )
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from flowtrain.data.workers import WorkerPool\n"
+        "from reader import Reader\n"  # Which only the folder of the program has.
+        "print('begins', flush=True)\n"
+        "with WorkerPool(Reader, 1) as pool:\n"
+        "    print(pool.submit('twice', 4).result(60))\n"
+    )
+    done = subprocess.run([sys.executable, program], check=False, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("begins\n8\n", "")
