@@ -1,6 +1,7 @@
-"""A training loop that is connected to encoder ranks: one process, or ranks with DDP or FSDP2.
+"""A training loop that is connected: one process, or ranks with DDP or FSDP2.
 
-Started by `test_connect.py`: RANK RANKS MODEL DATA OUT MODE STEPS none|ddp|fsdp|lora [ENCODERS].
+Started by `test_connect.py`:
+RANK RANKS MODEL DATA OUT MODE STEPS none|ddp|fsdp|lora [ENCODERS [LAYOUT]].
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def main(
     steps: int,
     wrap: str,
     encoder_ranks: int = 1,
+    layout: Any = "decoupled",
 ) -> None:
     if ranks > 1:
         store = f"file://{out / 'group'}"
@@ -70,7 +72,8 @@ def main(
         model,
         optimizer,
         mode=mode,
-        encoder_ranks=encoder_ranks,
+        encoder_ranks=encoder_ranks if layout == "decoupled" else None,
+        layout=layout,
         clip_norm=CLIP,
         save_every=2,
         resume=True,
@@ -106,9 +109,9 @@ def main(
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    rank, ranks, folder, data, out, mode, steps, wrap, *encoders = sys.argv[1:]
+    rank, ranks, folder, data, out, mode, steps, wrap, *rest = sys.argv[1:]
     places = Path(folder), Path(data), Path(out)
-    main(int(rank), int(ranks), *places, mode, int(steps), wrap, *map(int, encoders))
+    main(int(rank), int(ranks), *places, mode, int(steps), wrap, *map(int, rest[:1]), *rest[1:])
     sys.stdout.flush()
     if int(ranks) > 1:
         # gloo's threads must not meet the end of the interpreter.

@@ -141,6 +141,35 @@ def test_a_connected_loop_equals_the_plain_loop(
     assert any("visual" in name for name in moved) == (mode == "strict")
 
 
+@pytest.mark.deep
+@pytest.mark.limit(240)
+def test_a_colocated_loop_equals_the_plain_loop_also_resumed(
+    folder: Path, data: Path, tmp_path: Path
+) -> None:
+    losses, norms, weights = plain(folder, data, "strict")
+    parts = []
+    with nothing_left(), encoder(tmp_path / "job") as process:
+        for steps in (2, STEPS):
+            tmp_path.joinpath("group").unlink(missing_ok=True)
+            given = (2, folder, data, tmp_path, "strict", steps, "fsdp", 1, "colocated")
+            with loops(*given) as processes:
+                for loop in processes:
+                    _, errors = loop.communicate(timeout=120)
+                    assert loop.returncode == 0, errors
+            parts.append([torch.load(tmp_path / f"{rank}.pt") for rank in range(2)])
+        # No encoder rank is wanted.
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 2
+        assert "the loop has layout='colocated', so that its own 2 ranks encode" in errors
+    assert not any(each["draws"] for part in parts for each in part)
+    pairs = [pair for part in parts for pair in zip(*(e["losses"] for e in part), strict=True)]
+    assert [sum(pair) / 2 for pair in pairs] == pytest.approx(losses, rel=1e-6)
+    for rank in range(2):
+        own = [norm for part in parts for norm in part[rank]["norms"]]
+        assert own == pytest.approx(norms, rel=1e-5)
+    check_weights(tmp_path / "out", weights)
+
+
 def one_step(flow: Any, model: Any, data: Path, *, steps: int | None = None) -> Iterator[int]:
     """Steps of a loop, each after its update."""
     for step in flow.steps(data / "train.jsonl", samples=2, max_tokens=MAX_TOKENS, steps=steps):

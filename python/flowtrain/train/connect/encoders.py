@@ -26,13 +26,18 @@ def run_encoder_ranks(
         timeout_s: Timeout until the loop begins its steps.
 
     Raises:
-        ConfigError: No loop has begun its steps in time, or it has other encoder ranks.
+        ConfigError: No loop has begun its steps in time, or it has other encoder ranks or none.
         RunFailed: A rank failed or died; all others have ended.
     """
     job, resume = wait_for_job(folder, timeout_s=timeout_s)
     config = load(folder / "config.yaml")
     world = config.flow.chosen.world("encoder")
-    assert world is not None
+    if world is None:
+        raise ConfigError(
+            f"--job {folder}: the loop has layout='colocated', so that its own "
+            f"{config.flow.chosen.backbone_ranks} ranks encode, and it has no encoder ranks; leave "
+            "this command out, or connect the loop without layout='colocated'"
+        )
     chosen = choose_ranks(ranks, rank, size=world.size)
     store = JobStore(job.address, job.nonce, timeout_s=config.flow.start_timeout_s)
     if failures := run_ranks(config, job, [(world, chosen)], store, resume=resume):

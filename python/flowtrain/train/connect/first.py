@@ -15,11 +15,12 @@ from flowtrain.train.connect.model import LoopModel
 from flowtrain.train.control.ending import JobFailed, end_of, reason_of
 
 
-def from_first(loop: LoopModel, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def from_first(loop: LoopModel, label: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Values that the first rank of a loop makes, on all ranks; all call this together.
 
     Args:
         loop: The ranks.
+        label: Name of the first.
         make: Makes the values, as JSON has them; called on the first rank alone.
 
     Raises:
@@ -35,7 +36,7 @@ def from_first(loop: LoopModel, make: Callable[[], dict[str, Any]]) -> dict[str,
     try:
         made = make()
     except BaseException as error:
-        reason = end_of("backbone.0", os.getpid(), reason_of(error))
+        reason = end_of(label, os.getpid(), reason_of(error))
         with suppress(RuntimeError):  # A rank that has died is not the first error.
             _send(json.dumps({"failed": reason}), loop.reduce_on)
         raise

@@ -16,7 +16,14 @@ from flowtrain.train.connect.model import LoopModel
 from flowtrain.train.connect.optimizer import EncoderGroups, take_out
 from flowtrain.train.connect.part import Batch
 from flowtrain.train.connect.rank import LoopRank
-from flowtrain.train.connect.run import Samples, dtypes_of, run_of
+from flowtrain.train.connect.run import (
+    Layout,
+    Samples,
+    dtypes_of,
+    parallel_of,
+    ranks_of,
+    run_of,
+)
 from flowtrain.train.control.ending import JobFailed
 from flowtrain.train.state.checkpoint import remove_after, valid_checkpoints
 from flowtrain.train.state.final import write_model
@@ -34,8 +41,9 @@ def connect(
     optimizer: torch.optim.Optimizer,
     *,
     mode: Literal["strict", "frozen"] = "strict",
+    layout: Layout = "decoupled",
     folder: Path | str | None = None,
-    encoder_ranks: int = 1,
+    encoder_ranks: int | None = None,
     clip_norm: float | None = None,
     compute_dtype: torch.dtype | None = None,
     save_every: int = 0,
@@ -43,7 +51,7 @@ def connect(
     resume: bool = False,
     **flow: Any,
 ) -> Iterator[Flow]:
-    """Within the block, ranks of their own encode the images of a training loop.
+    """Within the block, ranks of a job encode the images of a training loop: others, or its own.
 
         with flowtrain.connect("job", model, optimizer) as flow:
             for step in flow.steps("train.jsonl", samples=32, max_tokens=8192):
@@ -52,16 +60,19 @@ def connect(
                     loss.backward()
                 flow.step()
 
-    The encoder ranks are other processes of this host, `flowtrain encoder --job job`, and have the
-    optimizer of the group that encoder and projector are in, with its learning rate of each step.
-    The parts in front of the cut are deleted from `model`, and their parameters taken out of
-    `optimizer`. The numbers are those of the loop with the whole model.
+    The encoder ranks are other processes of this host, `flowtrain encoder --job job`. With
+    `layout="colocated"` there are none: the ranks of the loop deal the images of each step among
+    themselves. The encoder has the optimizer of the group that encoder and projector are in, with
+    its learning rate of each step. The parts in front of the cut are deleted from `model`, and
+    their parameters taken out of `optimizer`. The numbers are those of the loop with the whole
+    model.
 
     Of a loop with several ranks the first hosts the job, and each gets microbatches of its own, as
     many as the others. They wrap the model in DDP within the block. With FSDP2 they divide it
-    before, the tower as a part of its own.
+    before, the tower as a part of its own; a colocated encoder is divided over all ranks then.
 
-    Leaving the block closes the job: encoder ranks end, and nothing is left in shared memory.
+    Leaving the block closes the job: encoder ranks and workers end, and nothing is left in shared
+    memory.
 
     Args:
         job: Folder of the job, as that of a run; the encoder ranks are given it too.
@@ -70,8 +81,9 @@ def connect(
         optimizer: `torch.optim.SGD` or `torch.optim.AdamW` of all parameters that train.
         mode: `strict` trains the encoder, `frozen` does not. Encoder and projector must require
             gradients accordingly.
-        folder: Folder from which encoder ranks load the tower; by default that of the model.
-        encoder_ranks: Number of encoder ranks.
+        layout: `decoupled`, with encoder ranks, or `colocated`, without.
+        folder: Folder from which the tower is loaded; by default that of the model.
+        encoder_ranks: Number of encoder ranks; by default 1.
         clip_norm: Maximum gradient norm over all parameters; None does not clip.
         compute_dtype: Dtype in which the encoder computes, and in which its features cross the
             pool, such as that of the loop's autocast; by default that of the weights.
@@ -101,15 +113,9 @@ def connect(
             "clip_norm": clip_norm,
             **({} if groups is None else groups.section()),
         },
-        "flow": {
-            "encoder_ranks": encoder_ranks,
-            "backbone_ranks": given.size,
-            "mode": mode,
-            **flow,
-        },
+        "flow": {**ranks_of(layout, encoder_ranks, size=given.size), "mode": mode, **flow},
         "checkpoint": {"every": save_every, "keep": keep},
-        # Where ranks meet in each backward, all have microbatches of the same number.
-        "parallel": {"backbone": {"sharding": "replicated" if given.size == 1 else "full"}},
+        "parallel": parallel_of(given, layout),
     }
     take_out(optimizer, parameters)
     given.drop_tower()
@@ -199,6 +205,7 @@ class Flow:
         with self._own_steps():  # torch steps an optimizer whose state it loads.
             self._rank = LoopRank(
                 partial(self._run, {**sections, "train": train}, dataset, steps),
+                "colocated" if "ranks" in sections["flow"] else "backbone",
                 self._loop,
                 self._optimizer,
                 resume=self._resume,
@@ -304,7 +311,9 @@ class Flow:
 
     def _advance(self) -> None:
         """Execute an action."""
-        self._next = next(self._actions, None)
+        # The passes of a colocated encoder are none of the loop's autocast.
+        with torch.autocast(self._loop.device.type, enabled=False):
+            self._next = next(self._actions, None)
 
     @contextmanager
     def _own_steps(self) -> Iterator[None]:

@@ -34,6 +34,7 @@ class LoopModel:
         size: Number of ranks of the loop.
         model: The model; with adapters of PEFT, the one that has them.
         has_adapters: Whether it has.
+        is_divided: Whether the ranks divide its weights, by FSDP2.
         folder: That folder.
         family: Family of the model.
         frozen: Parts that do not train.
@@ -74,7 +75,8 @@ class LoopModel:
                 f"connect: {name} has no tower; load the model again, since an earlier connect has "
                 "dropped it, and give connect the model itself, not a wrapper"
             )
-        for module in self.family.image_modules if isinstance(model, FSDPModule) else ():
+        self.is_divided = isinstance(model, FSDPModule)
+        for module in self.family.image_modules if self.is_divided else ():
             if not _is_own_group(getattr(model.model, module)):
                 raise ConfigError(
                     f"connect: fully_shard has divided model.{module} together with the language "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,14 @@ from flowtrain.train.control.job import READY, Job
 from flowtrain.train.control.targets import TargetCheck
 from flowtrain.train.control.world import World
 from flowtrain.train.input.of_run import reading_of, reads_of
+from flowtrain.train.input.reads import SampleReads
+from flowtrain.train.input.workers import reads_samples
 from flowtrain.train.planning.planner import Planner
-from flowtrain.train.ranks.build import exchange_of, explained_of
+from flowtrain.train.ranks.build import encoder_part, exchange_of, explained_of
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.device import register
 from flowtrain.train.ranks.membership import Membership
+from flowtrain.train.ranks.modules import build_module
 from flowtrain.train.ranks.of_run import context_of
 from flowtrain.train.ranks.planners import Planners
 from flowtrain.train.ranks.profiler import Profiler
@@ -46,10 +49,13 @@ _LEAVE_S = 10.0
 
 
 class LoopRank:
-    """A backbone rank of a job, which the first of them hosts; encoder ranks are other processes.
+    """A rank of a job, which the first of them hosts.
+
+    It has the backbone. The encoder is that of other processes, or colocated.
 
     Args:
         make: Makes the configuration of the run, on the first rank alone.
+        world: World of the loop's ranks, `backbone` or `colocated`.
         loop: The loop's ranks, and the model without its tower.
         optimizer: Its optimizer.
         resume: Go on from the last checkpoint of the folder, if there is one.
@@ -69,24 +75,27 @@ class LoopRank:
     def __init__(
         self,
         make: Callable[[], RunConfig],
+        world: str,
         loop: LoopModel,
         optimizer: torch.optim.Optimizer,
         *,
         resume: bool,
         rate: Callable[[], float] | None,
     ) -> None:
+        self._world = world
         self._loop = loop
         self._resources = ExitStack()
         self._membership: Membership | None = None
         self._is_over = False
         try:
-            found = from_first(loop, partial(self._hosted, make, resume=resume))
+            found = from_first(loop, f"{world}.0", partial(self._hosted, make, resume=resume))
             if loop.rank != 0:
                 self.config = load(Path(found["run"]) / "config.yaml")
             config, resume = self.config, found["resume"]
             job = Job(found["address"], found["nonce"])
             self._checkpoint = latest(config.run) if resume else None
             self._meta = None if self._checkpoint is None else read_meta(self._checkpoint)
+            self._workers = self._started_workers()
             self._membership = membership = self._joined(job)
             self._rank = self._built(membership, optimizer, rate)
             membership.meet(READY)
@@ -162,11 +171,22 @@ class LoopRank:
         with suppress(PoolTimeout):  # A rank that is stopped keeps what it has mapped.
             host.close()
 
+    def _started_workers(self) -> WorkerPool | None:
+        """The workers of this rank: processes for images, which a thread would slow the loop with.
+
+        Texts and sizes alone, which the planner of the first rank needs, are read in a thread.
+        """
+        config, layout = self.config, self.config.flow.chosen
+        if not reads_samples(layout, self._world, self._loop.rank):
+            return None
+        workers = WorkerPool(reading_of(config), config.data.workers if layout.colocated else 0)
+        return self._resources.enter_context(workers)
+
     def _joined(self, job: Job) -> Membership:
         flow = self.config.flow
         membership = Membership(
             flow.chosen,
-            "backbone",
+            self._world,
             self._loop.rank,
             job,
             timeout_s=flow.timeout_s,
@@ -186,29 +206,40 @@ class LoopRank:
         config, loop = self.config, self._loop
         register(membership.pool, loop.device)
         world = World(
-            "backbone",
+            self._world,
             loop.rank,
             loop.size,
             device=loop.device,
             activity=membership.activity,
             reduce_on=loop.reduce_on,
+            makes_groups=False,
         )
         context = context_of(config, membership, world)
         self._plans = context.plans
-        module = ModuleState(
+        reads = {} if self._workers is None else reads_of(config, self._workers)
+        planner = self._planner(context, reads) if world.hosts_planner else None
+        [self._role] = [r for r in roles_of(config) if r.label == membership.label]
+        backbone = ModuleState(
             loop.model, lambda _: True, context.family.part_of, optimizer=optimizer
         )
-        planner = self._planner(context) if world.hosts_planner else None
-        checkpoints = Checkpoints(config, world, {"backbone": module}, context.store)
+        modules = {"backbone": backbone}
+        records, gradients = context.loopback(), context.loopback()
+        encoder = None
+        if self._role.encoder:
+            modules["encoder"] = build_module("encoder", config, context)
+            encoder = encoder_part(
+                context, modules["encoder"], reads, records=records, gradients=gradients
+            )
+        checkpoints = Checkpoints(config, world, modules, context.store)
         if self._checkpoint is not None and self._meta is not None:
             checkpoints.load(self._checkpoint, self._meta)
-        module.begin()
-        [self._role] = [r for r in roles_of(config) if r.label == membership.label]
+        for module in modules.values():
+            module.begin()
         self.part = LoopPart(
             context,
-            module,
-            receiver=context.receiver("backbone", None),
-            sender=context.sender("encoder", None),
+            backbone,
+            receiver=context.receiver("backbone", records),
+            sender=context.sender("encoder", gradients),
             meets=False,
             answers=None,
         )
@@ -216,7 +247,7 @@ class LoopRank:
             context,
             exchange_of(config, context),
             TargetCheck(config.train.steps),
-            encoder=None,
+            encoder=encoder,
             backbone=self.part,
             metrics=None,
             planner=planner,
@@ -229,25 +260,24 @@ class LoopRank:
             self._role,
             update,
             checkpoints,
-            encoder=None,
+            encoder=encoder,
             backbone=self.part,
             metrics=None,
             planner=planner,
             eval_planner=None,
             profiler=Profiler(config.track, config.run, self._role.label),
             delays=Delays(0.0, ""),
-            explained=partial(explained_of, config),
+            explained=partial(explained_of, config, world),
         )
 
-    def _planner(self, context: RankContext) -> Planner:
-        """The planner, which has started; it reads texts and sizes in threads of this process."""
-        workers = self._resources.enter_context(WorkerPool(reading_of(self.config), 0))
-        reads = reads_of(self.config, workers)
+    def _planner(self, context: RankContext, reads: Mapping[str, SampleReads]) -> Planner:
+        """The planner, which has started."""
+        assert self._workers is not None
         cursor = 0 if self._meta is None else self._meta.cursor
         planners = Planners(self.config, context, reads, None)
         planner = planners.of_training(first=self.first, cursor=cursor)
         planner.start()
         self._resources.callback(planner.join)
-        self._resources.callback(workers.close)  # So that it waits for no read.
+        self._resources.callback(self._workers.close)  # So that it waits for no read.
         self._resources.callback(planner.stop)
         return planner

@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import from_dict
 from flowtrain.config.schema import DataConfig, RunConfig
 from flowtrain.config.tree import to_dict
@@ -17,7 +18,11 @@ from flowtrain.data import VlmSamples
 from flowtrain.data.errors import DataError
 from flowtrain.data.mixture import sample_order
 from flowtrain.data.records import Dataset
+from flowtrain.train.connect.model import LoopModel
 from flowtrain.train.connect.records import write_records
+
+Layout = Literal["decoupled", "colocated"]
+"""Where the encoder is: in processes of its own, or in those of the loop."""
 
 Samples = Path | str | Mapping[str, Any] | DataConfig | VlmSamples | Sequence[Mapping[str, Any]]
 """A file or folder as for `data.path`, the fields of section `data` or the section itself, a
@@ -28,6 +33,40 @@ def dtypes_of(dtype: torch.dtype, compute: torch.dtype | None) -> dict[str, str]
     """Fields of section `model` for a dtype of weights, and for that of passes if it is another."""
     names = {"dtype": dtype, "compute_dtype": compute or dtype}
     return {name: str(value).removeprefix("torch.") for name, value in names.items()}
+
+
+def ranks_of(layout: Layout, encoder_ranks: int | None, *, size: int) -> dict[str, Any]:
+    """Fields of section `flow` for the ranks.
+
+    Args:
+        layout: As `connect` takes it.
+        encoder_ranks: As `connect` takes it.
+        size: Number of ranks of the loop.
+
+    Raises:
+        ConfigError: A colocated loop is given encoder ranks, or there is no such layout.
+    """
+    if layout == "decoupled":
+        return {
+            "encoder_ranks": 1 if encoder_ranks is None else encoder_ranks,
+            "backbone_ranks": size,
+        }
+    if layout != "colocated":
+        raise ConfigError(f"layout={layout!r}: give 'decoupled' or 'colocated'")
+    if encoder_ranks is not None:
+        raise ConfigError(
+            f"encoder_ranks={encoder_ranks} with layout='colocated': the ranks of the loop, here "
+            f"{size}, encode the images themselves; leave encoder_ranks out, or layout"
+        )
+    return {"layout": layout, "ranks": size}
+
+
+def parallel_of(loop: LoopModel, layout: Layout) -> dict[str, Any]:
+    """Section `parallel` of a loop."""
+    # Where ranks meet in each backward, all have microbatches of the same number.
+    meets = {"sharding": "replicated" if loop.size == 1 else "full"}
+    divides = layout == "colocated" and loop.is_divided
+    return {"backbone": meets, "encoder": {"sharding": "full" if divides else "replicated"}}
 
 
 def run_of(sections: Mapping[str, Any], samples: Samples, *, steps: int | None) -> RunConfig:

@@ -13,8 +13,8 @@ from flowtrain.train.control.activity import Activity
 class World:
     """Ranks that hold the same modules and process different samples.
 
-    More than one reduce in the default process group of torch, which the program has made
-    (`process_group.py`).
+    More than one reduce in the default process group of torch, which the program has made, or a
+    loop of the caller.
 
     Args:
         name: `encoder`, `backbone`, or `colocated`.
@@ -23,6 +23,8 @@ class World:
         device: Device of this rank.
         activity: Told of collectives, so that the heartbeat ends the run if one cannot complete.
         reduce_on: Device of tensors in collectives; None for that of this rank.
+        makes_groups: Whether other groups are made of its ranks, such as one with a timeout of its
+            own. The ranks of a loop have the group that it has made, and its timeout.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class World:
         device: torch.device,
         activity: Activity,
         reduce_on: torch.device | None = None,
+        makes_groups: bool = True,
     ) -> None:
         self.name = name
         self.rank = rank
@@ -41,6 +44,7 @@ class World:
         self.device = device
         self.activity = activity
         self.reduce_on = device if reduce_on is None else reduce_on
+        self.makes_groups = makes_groups
 
     @property
     def label(self) -> str:

@@ -43,13 +43,15 @@ def parallel_for(config: RunConfig, module: ModuleName, world: World) -> Paralle
 def _mesh(world: World, shard_ranks: int, *, timeout_s: float, backend: str | None) -> DeviceMesh:
     """The ranks of a world as replicas that each divide one copy of the states.
 
-    Groups of its own time out if ranks of one pass wait for each other: within a pass no rank waits
-    for anything else, and the heartbeat takes a rank in a pass for one that works.
+    Groups of their own time out if ranks of one pass wait for each other: within a pass no rank
+    waits for anything else, and the heartbeat takes a rank in a pass for one that works.
     """
     options: Any = {"timeout": timedelta(seconds=timeout_s), "backend": backend}
     device = world.device.type
     if shard_ranks == world.size:
-        return DeviceMesh.from_group(dist.new_group(**options), device, mesh_dim_names=("shard",))
+        group = dist.new_group(**options) if world.makes_groups else dist.group.WORLD
+        assert group is not None
+        return DeviceMesh.from_group(group, device, mesh_dim_names=("shard",))
     mesh = torch.arange(world.size).view(-1, shard_ranks)
     replicate, _ = dist.new_subgroups_by_enumeration(mesh.T.tolist(), **options)
     shard, _ = dist.new_subgroups_by_enumeration(mesh.tolist(), **options)

@@ -13,6 +13,7 @@ from flowtrain.data.chat import end_ids
 from flowtrain.schedule import Action, Role, template_of
 from flowtrain.train.control.exchange import StepExchange
 from flowtrain.train.control.targets import TargetCheck
+from flowtrain.train.control.world import World
 from flowtrain.train.input.prefetch import Prefetch
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.ranks.answers import AnswerLimits
@@ -29,6 +30,7 @@ from flowtrain.train.ranks.rank import Rank
 from flowtrain.train.ranks.step import Delays
 from flowtrain.train.ranks.trackers import open_trackers
 from flowtrain.train.ranks.update import Update
+from flowtrain.train.records.loopback import Loopback
 from flowtrain.train.state.checkpoint import Checkpoints
 from flowtrain.train.state.module import ModuleState
 from flowtrain.train.state.optimizer import LearningRates
@@ -86,12 +88,8 @@ class RankBuilder:
         records, gradients = context.loopback(), context.loopback()
         encoder = backbone = metrics = planner = eval_planner = None
         if role.encoder:
-            encoder = EncoderPart(
-                context,
-                modules["encoder"],
-                self._prefetch(),
-                sender=context.sender("backbone", records),
-                receiver=context.receiver("encoder", gradients),
+            encoder = encoder_part(
+                context, modules["encoder"], self._reads, records=records, gradients=gradients
             )
         if role.backbone:
             backbone = BackbonePart(
@@ -132,22 +130,8 @@ class RankBuilder:
             eval_planner=eval_planner,
             profiler=Profiler(config.track, config.run, role.label),
             delays=Delays(config.debug.delay_ms / 1e3, f"{config.train.seed}/{role.label}"),
-            explained=partial(explained_of, config),
+            explained=partial(explained_of, config, context.world),
         )
-
-    def _prefetch(self) -> dict[str, Prefetch]:
-        """Reads of images, for each kind of plan."""
-        context = self._context
-        found = {
-            kind: Prefetch(
-                reads,
-                context.plans.peek,
-                partial(pixel_requests, context.world.replica),
-                context.activity.events,
-            )
-            for kind, reads in self._reads.items()
-        }
-        return found | {"answer": found["eval"]} if "eval" in found else found
 
     def _metrics(self) -> Metrics:
         config, context = self._config, self._context
@@ -168,6 +152,43 @@ class RankBuilder:
         return self._resources.enter_context(closing(metrics))
 
 
+def encoder_part(
+    context: RankContext,
+    module: ModuleState,
+    reads: Mapping[str, SampleReads],
+    *,
+    records: Loopback | None,
+    gradients: Loopback | None,
+) -> EncoderPart:
+    """The encoder's part of a rank.
+
+    Args:
+        context: Connections and services of the rank.
+        module: The encoder.
+        reads: Reads of the samples of training and evaluations.
+        records: Takes the records that the rank sends to itself, if it holds the backbone too.
+        gradients: Has the gradients of these.
+    """
+    prefetch = {
+        kind: Prefetch(
+            of_kind,
+            context.plans.peek,
+            partial(pixel_requests, context.world.replica),
+            context.activity.events,
+        )
+        for kind, of_kind in reads.items()
+    }
+    if "eval" in prefetch:
+        prefetch["answer"] = prefetch["eval"]
+    return EncoderPart(
+        context,
+        module,
+        prefetch,
+        sender=context.sender("backbone", records),
+        receiver=context.receiver("encoder", gradients),
+    )
+
+
 def _answer_limits(config: RunConfig) -> AnswerLimits | None:
     """When answers of evaluations end; None without any."""
     if not config.eval.answers:
@@ -175,10 +196,14 @@ def _answer_limits(config: RunConfig) -> AnswerLimits | None:
     return AnswerLimits(max_tokens=config.eval.answer_tokens, end_ids=end_ids(config.model.folder))
 
 
-def explained_of(config: RunConfig, action: Action, error: Exception) -> Exception | None:
+def explained_of(
+    config: RunConfig, world: World, action: Action, error: Exception
+) -> Exception | None:
     """The error that says more than the one that an action of a run raised, or None."""
     if isinstance(error, torch.OutOfMemoryError):
         return device_memory_error(config, action, error)
+    if not world.makes_groups:
+        return None
     return late_ranks_error(action, error, timeout_s=config.flow.timeout_s)
 
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from flowtrain.config import ConfigError
 from flowtrain.train.connect.flow import Flow, FlowError
+from flowtrain.train.connect.run import ranks_of
 
 
 @pytest.mark.parametrize("scales", [False, True])
@@ -22,3 +24,11 @@ def test_a_step_of_the_optimizer_itself_is_refused_also_by_a_scaler(scales: bool
         scaler.step(optimizer)
     flow.close(None)
     optimizer.step()
+
+
+def test_encoder_ranks_of_a_colocated_loop_and_unknown_layouts_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^encoder_ranks=1 with layout='colocated': .* here 2,"):
+        ranks_of("colocated", 1, size=2)
+    unknown: Any = "apart"
+    with pytest.raises(ConfigError, match="^layout='apart': give 'decoupled' or 'colocated'$"):
+        ranks_of(unknown, None, size=2)
