@@ -18,7 +18,9 @@ from support import TESTS, imported, nothing_left, torch_world
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from flowtrain.config import ConfigError
+from flowtrain.events import read_accounts
 from flowtrain.integrations import decouple
+from flowtrain.train.state.ending import how_it_ended
 
 LOOP = TESTS.parent / "benchmarks" / "decouple_loop.py"
 EXAMPLES = TESTS.parent / "examples"
@@ -104,6 +106,9 @@ def test_the_example_changes_two_lines_and_trains_the_same_model(
             )
             assert done.returncode == 0, done.stderr
         assert process.wait(60) == 0
+    job = tmp_path / "decouple" / "job"
+    assert read_accounts(job).keys() == {"encoder.0", "backbone.0"}
+    assert "complete; 3 of 3 steps" in (how_it_ended(job) or "")
     expected = AutoModelForImageTextToText.from_pretrained(tmp_path / "decouple_plain")
     check_weights(tmp_path / "decouple", expected.state_dict())
 

@@ -61,7 +61,8 @@ def decouple(
         job: Folder of the job.
         max_tokens: Maximum tokens of a microbatch, and so of a sample.
         dataset: The samples, as for `Flow.steps`, in the order that `train_sampling_strategy`
-            says; None takes those of `train_dataset`, if that is a `VlmSamples`.
+            says; None takes those of `train_dataset`, if that is a `VlmSamples`. They are read by
+            `dataloader_num_workers` processes of each rank with the encoder; 0 takes one.
         mode: `strict` trains the encoder, `frozen` does not.
         **options: Further arguments of `flowtrain.connect`, such as `encoder_ranks`.
 
@@ -121,8 +122,11 @@ def _data(trainer: Trainer, dataset: Samples | None, job: Path) -> DataConfig:
             "decouple(..., dataset=) the file or folder of the samples or their section `data`, or "
             "make it a flowtrain.data.VlmSamples"
         )
-    shuffle = trainer.args.train_sampling_strategy == "random"
-    return build(DataConfig, fields_of(dataset, job) | {"shuffle": shuffle}, source="data")
+    args = trainer.args
+    fields = fields_of(dataset, job) | {"shuffle": args.train_sampling_strategy == "random"}
+    if args.dataloader_num_workers:
+        fields["workers"] = args.dataloader_num_workers
+    return build(DataConfig, fields, source="data")
 
 
 def _normalize_loss(trainer: Trainer) -> None:

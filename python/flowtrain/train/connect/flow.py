@@ -293,9 +293,11 @@ class Flow:
             if action.kind == "norm" or action.step != step:
                 return
             self._advance()  # Makes the batch.
-            batch = self._rank.part.batch
-            batch.ends_step = self._next is not None and self._next.last
-            yield batch
+            batch, backward = self._rank.part.batch, self._next
+            assert backward is not None
+            batch.ends_step = backward.last
+            with self._rank.computes(backward):
+                yield batch
             self._advance()  # Takes the gradient of its image rows.
 
     @property

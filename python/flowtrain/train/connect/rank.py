@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,13 @@ from flowtrain.train.ranks.of_run import context_of
 from flowtrain.train.ranks.planners import Planners
 from flowtrain.train.ranks.profiler import Profiler
 from flowtrain.train.ranks.rank import Rank
+from flowtrain.train.ranks.recording import record_events
 from flowtrain.train.ranks.step import Delays
 from flowtrain.train.ranks.update import Update
+from flowtrain.train.state import atomic
 from flowtrain.train.state.checkpoint import Checkpoints, latest, read_meta
+from flowtrain.train.state.ending import COMPLETE, failed, record_end
+from flowtrain.train.state.logs import POOL
 from flowtrain.train.state.module import ModuleState
 from flowtrain.train.state.resume import check_model
 from flowtrain.train.state.run_folder import open_run, write_edges
@@ -87,6 +92,7 @@ class LoopRank:
         self._resources = ExitStack()
         self._membership: Membership | None = None
         self._is_over = False
+        self._hosts = False
         try:
             found = from_first(loop, f"{world}.0", partial(self._hosted, make, resume=resume))
             if loop.rank != 0:
@@ -97,6 +103,8 @@ class LoopRank:
             self._meta = None if self._checkpoint is None else read_meta(self._checkpoint)
             self._workers = self._started_workers()
             self._membership = membership = self._joined(job)
+            workers = [] if self._workers is None else [self._workers]
+            record_events(membership, self.config, workers, self._resources)
             self._rank = self._built(membership, optimizer, rate)
             membership.meet(READY)
         except BaseException as error:
@@ -117,8 +125,22 @@ class LoopRank:
         membership.meet("done")
         self._plans.check()
         write_edges(self.config.run, membership.label, edges)
-        self._is_over = True
-        self._resources.close()
+        self._end(COMPLETE)
+
+    @contextmanager
+    def computes(self, action: Action) -> Iterator[None]:
+        """Within the block, the loop computes forward and backward of a microbatch.
+
+        Args:
+            action: Its backward.
+        """
+        assert self._membership is not None
+        events = self._membership.activity.events
+        events.begin_action(action)
+        try:
+            yield
+        finally:
+            events.end(last=action.last)
 
     def size_of(self, step: int) -> tuple[int, int]:
         """Microbatches of this rank in a step, and its target tokens over all ranks."""
@@ -133,12 +155,18 @@ class LoopRank:
         """
         if self._is_over:
             return
-        self._is_over = True
         reason = "its loop was left before the last step"
         if error is not None:
             reason = reason_of(error)
         if self._membership is not None:
             self._membership.abandon(reason)
+        self._end(failed(reason))
+
+    def _end(self, text: str) -> None:
+        """Take the rank down, whose run has ended in this way."""
+        self._is_over = True
+        if self._hosts:
+            record_end(self.config.run, text)
         self._resources.close()
 
     def failure(self) -> str | None:
@@ -154,6 +182,8 @@ class LoopRank:
         """Host the job; return where it is."""
         self.config = config = make()
         first = self._resources.enter_context(open_run(config, resume=resume, logs_steps=False))
+        self._hosts = True
+        record_end(config.run, "")
         host = JobHost(
             config.flow.chosen,
             first=first,
@@ -163,7 +193,12 @@ class LoopRank:
             timeout_s=config.flow.start_timeout_s,
         )
         self._resources.callback(self._end_host, host)
-        return write_job(config.run, host.job, resume=resume)
+        atomic.write_text(config.run / POOL, host.job.pool + "\n")
+        found = write_job(config.run, host.job, resume=resume)
+        if not config.flow.chosen.colocated:
+            waits = f"waits for encoder ranks: flowtrain encoder --job {config.run}"
+            print(f"flowtrain: the loop {waits}", file=sys.stderr, flush=True)
+        return found
 
     def _end_host(self, host: JobHost) -> None:
         """Remove the pool once the encoder ranks have left it."""

@@ -6,10 +6,8 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from types import FrameType
 
 import torch
@@ -18,10 +16,9 @@ import torch.distributed as dist
 from flowtrain import parent
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.workers import WorkerPool
-from flowtrain.events import Attempt, EventFile, path_of
 from flowtrain.signals import STOPS
 from flowtrain.train.control.ending import EndOfProcess
-from flowtrain.train.control.job import ATTEMPT, FIRST_STEP, LAUNCHER_PID, READY, Job
+from flowtrain.train.control.job import FIRST_STEP, LAUNCHER_PID, READY, Job
 from flowtrain.train.control.process_group import start_world
 from flowtrain.train.control.threads import rank_threads
 from flowtrain.train.input.of_run import reads_of
@@ -32,6 +29,7 @@ from flowtrain.train.ranks.device import choose_device, register
 from flowtrain.train.ranks.membership import Membership
 from flowtrain.train.ranks.modules import build_module
 from flowtrain.train.ranks.of_run import context_of
+from flowtrain.train.ranks.recording import record_events
 from flowtrain.train.state.checkpoint import (
     CheckpointError,
     CheckpointMeta,
@@ -124,7 +122,7 @@ class RankProcess:
         for module in modules.values():
             module.begin()
         with self._resources:
-            self._record_events()
+            record_events(membership, self.config, self._workers, self._resources)
             builder = RankBuilder(
                 self.config,
                 context,
@@ -152,24 +150,6 @@ class RankProcess:
             write_edges(self.config.run, membership.label, edges)
         membership.unwatch()
         dist.destroy_process_group()
-
-    def _record_events(self) -> None:
-        """Write the events of this rank, and of its workers, to its file."""
-        events = self.membership.activity.events
-        attempt = Attempt(
-            number=self.membership.store.get(ATTEMPT, writer="the launcher"),
-            pid=os.getpid(),
-            clock_offset_ns=time.time_ns() - time.perf_counter_ns(),
-        )
-        label, keep = self.membership.label, self.config.track.event_steps
-        file = EventFile(path_of(self.config.run, label), label, attempt, keep_steps=keep)
-        events.attach(file)
-        self._resources.callback(events.close)
-        number = 0
-        for pool in self._workers:
-            pool.first_number = number
-            pool.observer = partial(events.add, "workers", "answered")
-            number += pool.size
 
     def _context(self) -> RankContext:
         membership = self.membership

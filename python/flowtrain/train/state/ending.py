@@ -12,6 +12,7 @@ from flowtrain.train.state.checkpoint import latest, read_meta
 from flowtrain.train.state.files import read_text
 from flowtrain.train.state.run_folder import lock_run, written_config
 
+COMPLETE = "complete"
 _FILE = "ended"
 _WAY_OUT = "remove it; it says only how the run ended"
 
@@ -19,20 +20,29 @@ _WAY_OUT = "remove it; it says only how the run ended"
 @contextmanager
 def recorded_end(run: Path) -> Iterator[None]:
     """Write to `RUN/ended` how the block ended, in one line; it is empty until then."""
-    path = run / _FILE
-    atomic.write_text(path, "")
-    text = "complete"
+    record_end(run, "")
+    text = COMPLETE
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
         text = "stopped by a signal"
         raise
     except Exception as error:
-        text = f"failed: {' '.join(str(error).split())}"
+        text = failed(str(error))
         raise
     finally:
-        with suppress(OSError):  # The disk may be full, which is then what the block raises.
-            atomic.write_text(path, text + "\n")
+        record_end(run, text)
+
+
+def record_end(run: Path, text: str) -> None:
+    """Write to `RUN/ended` how a run has ended; empty while it goes on."""
+    with suppress(OSError):  # The disk may be full, which is then what ends the run.
+        atomic.write_text(run / _FILE, f"{text}\n" if text else "")
+
+
+def failed(reason: str) -> str:
+    """The text for a failure, in one line."""
+    return f"failed: {' '.join(reason.split())}"
 
 
 def how_it_ended(run: Path) -> str | None:
@@ -55,4 +65,6 @@ def how_it_ended(run: Path) -> str | None:
     whole = "" if config is None else f" of {config.train.steps}"
     text = text or "its launcher was killed"
     line = f"{run}: the run has ended: {text}; {saved}{whole} steps are saved"
-    return line if text == "complete" else f"{line}; --resume goes on from there"
+    if text == COMPLETE:
+        return line
+    return f"{line}; --resume (flowtrain.connect: resume=True) goes on from there"

@@ -30,7 +30,8 @@ def test_the_end_of_a_run_is_told_later(run: Path, error: BaseException, text: s
     with pytest.raises(type(error)), recorded_end(run):
         raise error
     assert how_it_ended(run) == (
-        f"{run}: the run has ended: {text}; 0 of 4 steps are saved; --resume goes on from there"
+        f"{run}: the run has ended: {text}; 0 of 4 steps are saved; "
+        "--resume (flowtrain.connect: resume=True) goes on from there"
     )
 
 
