@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 import flowtrain
 from flowtrain.config import ConfigError
 from flowtrain.data import VlmCollator, VlmSamples
+from flowtrain.steps import StepPlan
 from flowtrain.train.control.ending import JobFailed
 
 LOOP = Path(__file__).parent / "connect_loop.py"
@@ -168,6 +169,10 @@ def test_a_colocated_loop_equals_the_plain_loop_also_resumed(
         own = [norm for part in parts for norm in part[rank]["norms"]]
         assert own == pytest.approx(norms, rel=1e-5)
     check_weights(tmp_path / "out", weights)
+    lines = (tmp_path / "job" / "plan.log").read_text().splitlines()
+    items = [item for line in lines for item in StepPlan.from_json(line).items]
+    assert any(item.is_dummy for item in items)
+    assert any(item.encoder != item.reader for item in items if not item.is_dummy)
 
 
 def one_step(flow: Any, model: Any, data: Path, *, steps: int | None = None) -> Iterator[int]:

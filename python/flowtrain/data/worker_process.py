@@ -157,7 +157,7 @@ class _Executed:
     def __init__(self, pipe: Connection, space: SharedSpace) -> None:
         files = (pipe.fileno(), *space.files())
         arguments = map(str, (os.getpid(), *files, space.size))
-        path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
+        path = os.pathsep.join(str(folder) or os.getcwd() for folder in sys.path)
         with withheld():
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "flowtrain.data.worker", *arguments],
