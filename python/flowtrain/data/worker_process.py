@@ -162,7 +162,8 @@ class _Executed:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "flowtrain.data.worker", *arguments],
                 pass_fds=files,
-                env=os.environ | {"PYTHONPATH": path},
+                # Workers are many, and read beside a loop that computes: each has one thread.
+                env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,
             )
 

@@ -188,9 +188,11 @@ def test_killed_ranks_leave_nothing_in_shared_memory() -> None:
     assert not [name for name in named if Path(name).exists()]
 
 
-def test_a_main_program_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
+def test_a_main_program_without_a_guard_is_not_run_again_and_workers_have_one_thread(
+    tmp_path: Path,
+) -> None:
     tmp_path.joinpath("reader.py").write_text(
-        "class Reader:\n    def twice(self, n): return 2 * n\n"
+        "import torch\nclass Reader:\n    def threads(self): return torch.get_num_threads()\n"
     )
     program = tmp_path / "program.py"
     program.write_text(
@@ -198,7 +200,13 @@ def test_a_main_program_without_a_guard_is_not_run_again(tmp_path: Path) -> None
         "from reader import Reader\n"  # Which only the folder of the program has.
         "print('begins', flush=True)\n"
         "with WorkerPool(Reader, 1) as pool:\n"
-        "    print(pool.submit('twice', 4).result(60))\n"
+        "    print(pool.submit('threads').result(60))\n"
     )
-    done = subprocess.run([sys.executable, program], check=False, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("begins\n8\n", "")
+    done = subprocess.run(
+        [sys.executable, program],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "2"},
+    )
+    assert (done.stdout, done.stderr) == ("begins\n1\n", "")
