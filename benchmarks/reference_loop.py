@@ -75,7 +75,7 @@ def loss_sum(model: torch.nn.Module, sample: dict[str, torch.Tensor], dtype: Any
     return F.cross_entropy(exact[:-1], targets, ignore_index=-100, reduction="sum")
 
 
-def _part_of(name: str) -> str:
+def part_of(name: str) -> str:
     """The part of the model that a parameter belongs to."""
     if any(module in name for module in ("merger", "multi_modal_projector", "image_newline")):
         return "projector"
@@ -99,9 +99,9 @@ def adapt(net: Any, ranks: Mapping[str, int], seed: int) -> set[str]:
 
     head = net.get_output_embeddings()
     layers = {
-        name: ranks[_part_of(name)]
+        name: ranks[part_of(name)]
         for name, module in net.named_modules()
-        if isinstance(module, torch.nn.Linear) and module is not head and _part_of(name) in ranks
+        if isinstance(module, torch.nn.Linear) and module is not head and part_of(name) in ranks
     }
     inject_adapter_in_model(LoraConfig(target_modules=list(layers), rank_pattern=layers), net)
     for name in layers:
@@ -215,7 +215,7 @@ def run(
     net.train()
     frozen = {*freeze, *(lora or ())}
     for name, parameter in net.named_parameters():
-        parameter.requires_grad_(name in adapters or _part_of(name) not in frozen)
+        parameter.requires_grad_(name in adapters or part_of(name) not in frozen)
     if sharded:
         shard(net, torch_dtype)
     kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
