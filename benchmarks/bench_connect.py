@@ -108,26 +108,37 @@ class LoopRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerRow:
-    """A Trainer whose encoder is apart, in float32 with SGD; it has 6 steps."""
+    """A Trainer whose encoder is apart; it has 6 steps."""
 
+    dtype: Any
+    optimizer: Any
     kind: str = "trainer"
     mode: str = "strict"
     ranks: int = 1
+    colocated: bool = False
     resumed: bool = False
-    """Whether the Trainer fails, and goes on from its last checkpoint in other processes."""
+    """Whether the Trainer fails, and goes on from an earlier checkpoint in other processes."""
     planted: bool = False
 
     def __str__(self) -> str:
-        return f"decouple-{self.kind}-1+{self.ranks}-{self.mode}" + "-resumed" * self.resumed
+        layout = f"colocated-{self.ranks}" if self.colocated else f"1+{self.ranks}"
+        form = f"{self.dtype}-{self.optimizer}" + "-resumed" * self.resumed
+        return f"decouple-{self.kind}-{layout}-{self.mode}-{form}"
 
     @property
     def bars(self) -> dict[str, float]:
-        return BARS["float32", "sgd"]
+        return BARS[self.dtype, self.optimizer]
 
     def measure(self, folder: Path, *, steps: int) -> dict[str, Any]:
         write_data(folder / "data", samples=96)
         return compare_trainers(
-            folder, kind=self.kind, mode=self.mode, ranks=self.ranks, resumed=self.resumed
+            folder,
+            kind=self.kind,
+            mode=self.mode,
+            form=f"{self.dtype}-{self.optimizer}",
+            ranks=self.ranks,
+            colocated=self.colocated,
+            resumed=self.resumed,
         )
 
 
@@ -145,6 +156,8 @@ def misses(row: Row, result: dict[str, Any]) -> list[str]:
 
 SGD, ADAMW = {"dtype": "float32", "optimizer": "sgd"}, {"dtype": "float64", "optimizer": "adamw"}
 FAMILIES = [model for model in MODELS if model != "qwen3-vl-moe"]
+# With these sizes ranks encode images for each other.
+COLOCATED_2 = {"encoder_ranks": None, "ranks": 2, "samples": 5, "max_tokens": 100}
 LAYOUTS: tuple[dict[str, Any], ...] = (
     {},
     {"ranks": 2, "wrap": "ddp"},
@@ -153,9 +166,9 @@ LAYOUTS: tuple[dict[str, Any], ...] = (
     {"resumed": True},
     {"ranks": 2, "wrap": "fsdp", "resumed": True},
     {"encoder_ranks": None},
-    {"encoder_ranks": None, "ranks": 2, "wrap": "ddp"},
-    {"encoder_ranks": None, "ranks": 2, "wrap": "fsdp"},
-    {"encoder_ranks": None, "ranks": 2, "wrap": "fsdp", "resumed": True},
+    {**COLOCATED_2, "wrap": "ddp"},
+    {**COLOCATED_2, "wrap": "fsdp"},
+    {**COLOCATED_2, "wrap": "fsdp", "resumed": True},
 )
 LOOP_ROWS = [
     *(
@@ -176,18 +189,29 @@ LOOP_ROWS = [
         for mode in ("strict", "frozen")
     ),
     *(LoopRow(model=model, ranks=2, wrap="fsdp", **ADAMW) for model in FAMILIES[1:]),
-    *(
-        LoopRow(model=model, encoder_ranks=None, ranks=2, wrap="ddp", **ADAMW)
-        for model in FAMILIES[1:]
-    ),
+    *(LoopRow(model=model, wrap="ddp", **COLOCATED_2, **ADAMW) for model in FAMILIES[1:]),
     *(LoopRow(model="qwen3-vl-moe", **form) for form in (SGD, ADAMW)),
     *(LoopRow(ranks=2, wrap="ddp", planted=True, **form) for form in (SGD, ADAMW)),
 ]
 TRAINER_ROWS = [
-    *(TrainerRow(mode=mode, ranks=ranks) for ranks in (1, 2) for mode in ("strict", "frozen")),
-    *(TrainerRow(kind="sft", mode=mode) for mode in ("strict", "frozen")),
-    TrainerRow(kind="lora", mode="frozen"),
-    *(TrainerRow(ranks=ranks, resumed=True) for ranks in (1, 2)),
+    *(
+        TrainerRow(mode=mode, **form, **ranks)
+        for ranks in ({}, {"ranks": 2}, {"ranks": 2, "colocated": True})
+        for form in (SGD, ADAMW)
+        for mode in ("strict", "frozen")
+    ),
+    *(
+        TrainerRow(kind="sft", mode=mode, **form)
+        for form in (SGD, ADAMW)
+        for mode in ("strict", "frozen")
+    ),
+    *(TrainerRow(kind="lora", mode="frozen", **form) for form in (SGD, ADAMW)),
+    *(
+        TrainerRow(kind=kind, ranks=ranks, mode=mode, resumed=True, **form)
+        for kind, ranks in (("trainer", 1), ("trainer", 2), ("sft", 1))
+        for form in (SGD, ADAMW)
+        for mode in ("strict", "frozen")
+    ),
 ]
 ROWS: list[Row] = [*LOOP_ROWS, *TRAINER_ROWS]
 

@@ -1,6 +1,6 @@
-"""A Trainer whose encoder is apart, one process per rank; started by `test_decouple.py`.
+"""A Trainer whose encoder is apart, one process per rank; started by `decouple_parity.py`.
 
-KIND MODE MODEL DATA OUT start|fail|resume
+KIND MODE FORM LAYOUT MODEL DATA OUT start|fail|resume
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import defaultdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from transformers import (
     AutoModelForImageTextToText,
     AutoProcessor,
@@ -27,18 +29,33 @@ from flowtrain.integrations import decouple
 BATCH, STEPS, FAILS_AFTER, MAX_TOKENS = 8, 6, 5, 200
 
 
-def trainer_of(kind: str, mode: str, folder: Path, data: Path, out: Path, **others: Any) -> Any:
+FORMS: dict[str, dict[str, Any]] = {
+    "float32-sgd": {"optim": "sgd", "learning_rate": 0.5},
+    "float64-adamw": {"optim": "adamw_torch", "learning_rate": 1e-3},
+}
+
+
+def trainer_of(
+    kind: str,
+    mode: str,
+    folder: Path,
+    data: Path,
+    out: Path,
+    *,
+    form: str = "float32-sgd",
+    **others: Any,
+) -> Any:
     """A Trainer or SFTTrainer of the samples in their order; `lora` is one with adapters."""
-    model: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+    dtype = getattr(torch, form.split("-")[0])
+    model: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=dtype)
     model.model.visual.requires_grad_(mode == "strict")
     options: dict[str, Any] = {
         "output_dir": str(out),
         "max_steps": STEPS,
         "train_sampling_strategy": "sequential",
         "per_device_train_batch_size": BATCH,
-        "learning_rate": 0.5,
         "lr_scheduler_type": "linear",
-        "optim": "sgd",
+        **FORMS[form],
         "max_grad_norm": 0.2,
         "weight_decay": 0.01,
         "save_steps": 2,
@@ -53,6 +70,7 @@ def trainer_of(kind: str, mode: str, folder: Path, data: Path, out: Path, **othe
         "model": model,
         "train_dataset": VlmSamples(folder, data / "train.jsonl"),
         "data_collator": VlmCollator(folder),
+        "compute_loss_func": _float64_loss if dtype == torch.float64 else None,
     }
     if kind == "trainer":
         return Trainer(args=TrainingArguments(**options), **given)
@@ -76,6 +94,31 @@ def trainer_of(kind: str, mode: str, folder: Path, data: Path, out: Path, **othe
     return SFTTrainer(args=config, processing_class=processor, **given)
 
 
+def _float64_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
+    """The loss of causal language models, which transformers and TRL compute in float32."""
+    logits = outputs["logits"][:, :-1].flatten(0, 1)
+    assert logits.dtype == torch.float64
+    loss = F.cross_entropy(logits, labels[:, 1:].flatten(), reduction="sum")
+    return loss / num_items_in_batch
+
+
+def recorded(trainer: Any) -> dict[int, float]:
+    """The loss of each step of this rank, by the number of steps before it.
+
+    The log of a Trainer has it in float32.
+    """
+    found: dict[int, float] = defaultdict(float)
+    step = trainer.training_step
+
+    def training_step(*given: Any, **others: Any) -> torch.Tensor:
+        loss: torch.Tensor = step(*given, **others)
+        found[trainer.state.global_step] += float(loss)
+        return loss
+
+    trainer.training_step = training_step
+    return found
+
+
 def _read(samples: VlmSamples, rows: dict[str, list[int]]) -> dict[str, list[Any]]:
     return {"row": samples.__getitems__(rows["row"])}
 
@@ -92,26 +135,30 @@ class _Fails(TrainerCallback):
             raise RuntimeError("a callback failed")
 
 
-def main(kind: str, mode: Any, folder: Path, data: Path, out: Path, how: str) -> None:
+def main(
+    kind: str, mode: Any, form: str, layout: str, folder: Path, data: Path, out: Path, how: str
+) -> None:
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     share = {"per_device_train_batch_size": BATCH // 2 // ranks, "gradient_accumulation_steps": 2}
-    trainer = trainer_of(kind, mode, folder, data, out, **share)
+    trainer = trainer_of(kind, mode, folder, data, out, form=form, **share)
     if how == "fail":
         trainer.add_callback(_Fails())
     samples = data / "train.jsonl"
-    decouple(trainer, out / "job", max_tokens=MAX_TOKENS, dataset=samples, mode=mode)
+    decouple(trainer, out / "job", max_tokens=MAX_TOKENS, dataset=samples, mode=mode, layout=layout)
+    losses = recorded(trainer)
     trainer.train(resume_from_checkpoint=how == "resume")
     trainer.save_model(str(out / "out"))
+    (out / f"{how}.{trainer.args.process_index}.json").write_text(json.dumps(losses))
     if trainer.args.process_index == 0:
-        (out / "log.json").write_text(json.dumps(trainer.state.log_history))
+        (out / f"{how}.log.json").write_text(json.dumps(trainer.state.log_history))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    kind, mode, folder, data, out, how = sys.argv[1:]
+    kind, mode, form, layout, *folders, how = sys.argv[1:]
     code = 0
     try:
-        main(kind, mode, Path(folder), Path(data), Path(out), how)
+        main(kind, mode, form, layout, *map(Path, folders), how)
     except RuntimeError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         code = 1

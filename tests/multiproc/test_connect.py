@@ -11,14 +11,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from bench_connect import SGD, LoopRow, misses
+from bench_connect import COLOCATED_2, SGD, LoopRow, misses
 from connect_loop import Loop, load
 from connect_parity import (
     encoder,
@@ -68,9 +68,7 @@ def test_a_connected_loop_equals_the_plain_loop(row: LoopRow, tmp_path: Path) ->
 @pytest.mark.deep
 @pytest.mark.limit(240)
 def test_a_resumed_colocated_loop_equals_the_plain_loop(tmp_path: Path) -> None:
-    # With these sizes the ranks encode images for each other, and dummies.
-    sizes = {"samples": 5, "max_tokens": 100}
-    row = LoopRow(encoder_ranks=None, ranks=2, wrap="fsdp", resumed=True, **SGD, **sizes)
+    row = LoopRow(wrap="fsdp", resumed=True, **SGD, **COLOCATED_2)
     with encoder(tmp_path / "job") as command:
         result = row.measure(tmp_path, steps=4)
         assert not misses(row, result), result
@@ -92,57 +90,47 @@ def steps_of(flow: Any, model: Any, loop: Loop, *, steps: int | None = None) -> 
         yield step.number
 
 
-@pytest.mark.limit(240)
-def test_the_end_of_the_encoder_is_an_error_of_the_loop(loop: Loop, tmp_path: Path) -> None:
-    model, optimizer = load(loop)
-    with nothing_left(), encoder(tmp_path / "job") as command:
-        with (
-            pytest.raises(JobFailed, match=r"^rank encoder.0 \(pid \d+\) died$"),
-            flowtrain.connect(tmp_path / "job", model, optimizer) as flow,
-        ):
-            for step in steps_of(flow, model, loop):
-                if step == 1:
-                    command.process.kill()  # Its rank ends with it.
-        assert command.process.wait(60) == -signal.SIGKILL
-        # The interpreter goes on, and with another model so does the loop.
-        with pytest.raises(ConfigError, match="has no tower; load the model again"):
-            flowtrain.connect(tmp_path / "job", model, optimizer).__enter__()
-        again = load(loop)
-        with (
-            pytest.raises(ConfigError, match="it holds a run already"),
-            flowtrain.connect(tmp_path / "job", *again) as flow,
-        ):
-            next(steps_of(flow, again[0], loop))
-
-
 @pytest.mark.deep
 @pytest.mark.limit(240)
-def test_a_notebook_cell_that_was_interrupted_is_run_again(loop: Loop, tmp_path: Path) -> None:
-    numbers = []
+def test_a_notebook_cell_that_failed_or_was_interrupted_is_run_again(
+    loop: Loop, tmp_path: Path
+) -> None:
+    job = tmp_path / "job"
+    numbers: list[int] = []
 
-    def cell(*, interrupted: bool) -> None:
+    def cell(ends: Callable[[], Any], *, at: int) -> tuple[Any, torch.optim.Optimizer]:
         model, optimizer = load(loop)
-        job = tmp_path / "job"
         with flowtrain.connect(job, model, optimizer, save_every=1, resume=True) as flow:
             for number in steps_of(flow, model, loop, steps=5):
                 numbers.append(number)
-                if interrupted and number == 2:
-                    signal.raise_signal(signal.SIGINT)
+                if number == at:
+                    ends()
+        return model, optimizer
 
-    with nothing_left(), encoder(tmp_path / "job") as command:
+    with nothing_left(), encoder(job) as command:
+        with pytest.raises(JobFailed, match=r"^rank encoder.0 \(pid \d+\) died$"):
+            cell(command.process.kill, at=1)  # Its rank ends with it.
+        assert command.process.wait(60) == -signal.SIGKILL
+        with (
+            pytest.raises(ConfigError, match="it holds a run already"),
+            flowtrain.connect(job, *load(loop)) as flow,
+        ):
+            next(flow.steps(loop.data, samples=2, max_tokens=loop.max_tokens))
+    with nothing_left(), encoder(job) as command:
         with pytest.raises(KeyboardInterrupt):
-            cell(interrupted=True)
+            cell(lambda: signal.raise_signal(signal.SIGINT), at=3)
         assert command.process.wait(60) == 1
         errors = command.errors()
     failed = re.escape(f"rank backbone.0 (pid {os.getpid()}) failed: KeyboardInterrupt")
     assert re.search(rf"^flowtrain: .* rank encoder.0 \(pid \d+\): {failed};", errors, re.M)
-    assert numbers == [0, 1, 2]
-    with nothing_left(), encoder(tmp_path / "job") as command:
-        cell(interrupted=False)
+    with nothing_left(), encoder(job) as command:
+        used = cell(lambda: None, at=4)
         assert command.process.wait(60) == 0
-    # Of the last step before Ctrl-C the checkpoint may not be complete.
-    again = numbers[3:]
-    assert again == list(range(again[0], 5)) and again[0] in (2, 3)
+    with pytest.raises(ConfigError, match="has no tower; load the model again"):
+        flowtrain.connect(job, *used).__enter__()
+    # Of the last step before each end the checkpoint may not be complete.
+    again = [n for n, number in enumerate(numbers) if n and number <= numbers[n - 1]]
+    assert len(again) <= 2 and set(numbers) == set(range(5)) and numbers[-1] == 4
 
 
 def lines(program: Path) -> list[str]:

@@ -134,7 +134,7 @@ class Decoupled(TrainerCallback):
             raise FlowError("trainer.training_step: all steps of the flow have been taken")
         self._step = step
         device = trainer.args.device
-        total = torch.zeros((), device=device)
+        losses = []
         tokens = [torch.empty((1, 0), dtype=torch.long, device=device)]
         targets = torch.tensor(max(1, step.num_targets), device=device)
         trainer.current_gradient_accumulation_steps = step.microbatches
@@ -146,13 +146,13 @@ class Decoupled(TrainerCallback):
             tokens.append(batch["input_ids"])
             is_last = number == share - 1
             with nullcontext() if is_last else trainer.accelerator.no_sync(model):
-                total += self._training_step(model, batch, targets)
+                losses.append(self._training_step(model, batch, targets))
         if step.is_over:
             step.end()
             self._step = None
         # From these the Trainer counts tokens and FLOPs.
         inputs["input_ids"] = torch.cat(tokens, dim=1)
-        return total
+        return torch.stack(losses).sum() if losses else torch.zeros((), device=device)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """`Trainer.save_model`, of the whole model."""
