@@ -12,7 +12,6 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
-BUILD_TOOLS := 'setuptools>=77' wheel 'pybind11>=3' 'cmake>=3.24' ninja
 EXTENSION_SOURCES := CMakeLists.txt setup.py flowtrain_core/_version.py $(shell find csrc -type f)
 CXX_FILES = $(shell find csrc tests/cpp benchmarks -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
 # By default UBSan only prints errors.
@@ -83,12 +82,16 @@ $(STAMPS)/extension: $(EXTENSION_SOURCES) $(STAMPS)/tools
 	@$(BIN)/python setup.py -q build_ext --inplace
 	@touch $@
 
-$(STAMPS)/tools:
+$(STAMPS)/tools: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	  f"{sys.executable} is Python {sys.version.split()[0]}; give PYTHON=, 3.11 or newer")'
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install -q $(PIP_FLAGS) $(BUILD_TOOLS)
-	@mkdir -p $(STAMPS) && touch $@
+	@mkdir -p $(STAMPS)
+	@$(BIN)/python -c 'import tomllib; \
+	  print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	  > $(STAMPS)/requires.txt
+	@$(BIN)/pip install -q $(PIP_FLAGS) -r $(STAMPS)/requires.txt
+	@touch $@
 
 comma := ,
 

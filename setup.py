@@ -1,4 +1,7 @@
-"""Builds the extension `flowtrain_core._C` with CMake and ninja; pyproject.toml holds the rest."""
+"""Builds the extension `flowtrain_core._C`, and writes the library of charts for `observe.report`.
+
+CMake and ninja build the one, vl-convert has the other; pyproject.toml holds the rest.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
+VL_CONVERT = "vl-convert-python>=1.9,<2"
+VEGA = ROOT / "python" / "flowtrain" / "observe" / "report" / "vega.js"
 
 
 def _tool(name: str, module: str, folder_attribute: str) -> str:
@@ -37,11 +42,28 @@ def _run(*command: str | Path) -> None:
         raise SystemExit(f"flowtrain: {shlex.join(map(str, command))} failed; see above")
 
 
+def _write_vega() -> None:
+    """Write Vega, Vega-Lite and Vega-Embed as one file, which `flowtrain report` reads."""
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise SystemExit(
+            "flowtrain: building needs vl-convert-python, which has the library of the charts of "
+            f"`flowtrain report`, and which {sys.executable} lacks; run: pip install '{VL_CONVERT}'"
+        ) from error
+    mark = f"/*! vl-convert {vl_convert.__version__}, Vega {vl_convert.get_vega_version()}"
+    if not (VEGA.exists() and VEGA.read_text(encoding="utf-8").startswith(mark)):
+        license_text = VEGA.with_suffix(".license").read_text(encoding="utf-8")
+        text = f"{mark}\n\n{license_text}*/\n{vl_convert.javascript_bundle()}\n"
+        VEGA.write_text(text, encoding="utf-8")
+
+
 class CleanBuild(build_py):
     """Empties the packages in `build/` first, so that no wheel has modules deleted since."""
 
     def run(self) -> None:
-        """Build the pure Python part."""
+        """Build the pure Python part, also for an editable install."""
+        _write_vega()
         for package in {name.split(".")[0] for name in self.packages or ()}:
             shutil.rmtree(Path(self.build_lib) / package, ignore_errors=True)
         super().run()

@@ -1,4 +1,4 @@
-"""`flowtrain trace`: timelines of real runs, and of events that are written by hand."""
+"""`flowtrain trace` and `report` of real runs, and of events that are written by hand."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import numpy
 import pytest
 from forked_ranks import forked_ranks, trained
+from report_pages import Page
 from support import run_tree
 
 from flowtrain.cli.main import main
@@ -255,6 +256,36 @@ def test_two_runs_begin_together(bounded: Path, colocated: Path, tmp_path: Path)
     pids = [pid for pid, _ in found.names]
     assert len(set(found.names)) == len(found.names)
     assert min(pids) > 0
+
+
+def test_a_report_has_the_figures_of_the_summary(
+    bounded: Path, colocated: Path, tmp_path: Path
+) -> None:
+    pages = {}
+    for run in (bounded, colocated):
+        assert main(["report", str(run), "--out", str(tmp_path / "page.html")]) == 0
+        page = pages[run] = Page.read(tmp_path / "page.html")
+        summary = json.loads(run.joinpath("summary.json").read_text())
+        spent: dict[str, float] = defaultdict(float)
+        for row in page.figures["Where the time went"]:
+            spent[row["rank"]] += row["seconds"]
+        seconds = summary["activity_seconds"]
+        assert spent == pytest.approx({k: sum(v.values()) for k, v in seconds.items()}, abs=0.01)
+        ratios = "pad_ratio_before", "pad_ratio_after"
+        before, after = (f"{summary[name]:.1%}" for name in ratios)
+        assert any(f"Padding {before} in arrival order, {after} packed" in f for f in page.findings)
+        assert any(f"{summary['tokens_per_s']:,.0f} tokens/s" in said for said in page.findings)
+        # A rank does one thing at a time, and the timeline has all of the time.
+        slices = page.figures["Timeline"]
+        assert {row["rank"] for row in slices} == set(seconds)
+        assert all(0 <= row["start"] <= row["end"] for row in slices)
+        waits = page.figures["Waits between ranks"]
+        assert all(0 <= row["share"] <= 1 for row in waits)
+        assert max(row["share"] for row in waits) > 0
+    assert {row["what"] for row in pages[bounded].figures["Loss"]} == {"training", "held-out"}
+    # The run was started twice, and its logs go on.
+    assert "<td>2</td>" in pages[bounded].text
+    assert len(pages[colocated].figures["Loss"]) == 4
 
 
 def write_events(run: Path, label: str, attempt: int, steps: range, *, keep: int = 10) -> None:

@@ -17,7 +17,7 @@ from flowtrain_core import FlowTrainError
 
 _COMMANDS = (
     *("demo", "train", "encoder", "export", "data", "pack", "profile", "plan"),
-    *("top", "trace", "bench", "clean", "doctor"),
+    *("top", "trace", "report", "bench", "clean", "doctor"),
 )
 
 

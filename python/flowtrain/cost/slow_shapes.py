@@ -39,6 +39,11 @@ def shape_of(length: int) -> int:
     return -(-length // _WIDTH)
 
 
+def lengths_of(shape: int) -> range:
+    """Lengths of the documents of a shape, in tokens."""
+    return range((shape - 1) * _WIDTH + 1, shape * _WIDTH + 1)
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
     """A microbatch that a rank has computed.

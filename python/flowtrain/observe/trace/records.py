@@ -42,14 +42,21 @@ def transfers(run: TracedRun) -> list[Transfer]:
             else:
                 gets[event.attempt, event.step, _OTHER[event.module], event.index] = event
     return [
-        Transfer(sender, _reader(sender, put), put, gets.get(key))
+        Transfer(sender, other_end(sender, put.module, put.peer), put, gets.get(key))
         for key, (sender, put) in puts.items()
     ]
 
 
-def _reader(sender: str, put: Event) -> str:
-    world = sender.rpartition(".")[0]
-    return f"{world if world == 'colocated' else MODULES[_OTHER[put.module]]}.{put.peer}"
+def other_end(label: str, module: int, peer: int) -> str:
+    """Name of the rank at the other end of a record.
+
+    Args:
+        label: Name of the rank that puts or gets it.
+        module: Code of the module of this rank that does so.
+        peer: Number of the other rank among those of the other module.
+    """
+    world = label.rpartition(".")[0]
+    return f"{world if world == 'colocated' else MODULES[_OTHER[module]]}.{peer}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,10 +56,27 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     Raises:
         RunFileError: The file cannot be read, or a line is no object; the message names both.
     """
+    return list(lines_of(path))
+
+
+def lines_of(path: Path, *, growing: bool = False) -> Iterator[dict[str, Any]]:
+    """The objects of a log, one after the other; none if there is no such file.
+
+    Args:
+        path: The log.
+        growing: Whether a rank may be writing it, or was killed there: an incomplete last line is
+            left out.
+
+    Raises:
+        RunFileError: As `read_log`.
+    """
     if not path.exists():
-        return []
+        return
     with _file_errors(path), path.open("rb") as log:
-        return [_object(path, number, line) for number, line in enumerate(log, 1)]
+        for number, line in enumerate(log, 1):
+            if growing and not line.endswith(b"\n"):
+                return
+            yield _object(path, number, line)
 
 
 def cut(path: Path, step: int) -> int:
@@ -82,7 +99,7 @@ def cut(path: Path, step: int) -> int:
                 break
             of_step = _object(path, number, line).get("step")
             if not isinstance(of_step, int):
-                raise _no_line(path, number, f"step={of_step!r}")
+                raise no_line(path, number, f"step={of_step!r}")
             if of_step >= step:
                 break
             steps.add(of_step)
@@ -103,13 +120,14 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except ValueError as error:
-        raise _no_line(path, number, str(error)) from error
+        raise no_line(path, number, str(error)) from error
     if not isinstance(found, dict):
-        raise _no_line(path, number, "no object")
+        raise no_line(path, number, "no object")
     return found
 
 
-def _no_line(path: Path, number: int, cause: str) -> RunFileError:
+def no_line(path: Path, number: int, cause: str) -> RunFileError:
+    """The error of a line that is none of its log."""
     return RunFileError(
         f"{path}:{number}: not a line of this log ({cause}); correct or remove the line, and go on"
     )

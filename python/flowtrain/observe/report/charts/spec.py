@@ -1,0 +1,82 @@
+"""What all charts share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flowtrain.observe.report.groups import GROUPS
+
+Spec = dict[str, Any]
+"""A Vega-Lite specification, with its data."""
+Row = dict[str, Any]
+"""A datum of a chart."""
+
+# Passes in blues and greens, what joins the ranks in greys, waits in reds and yellows: they are
+# told apart in light and dark, and by the color-blind.
+COLORS = {
+    "encoder passes": "#1f78b4",
+    "backbone passes": "#33a089",
+    "optimizer": "#7b6fd0",
+    "gradient sums": "#8d99a6",
+    "records": "#b3bcc6",
+    "other work": "#6b7480",
+    "wait: record": "#e4572e",
+    "wait: free slab": "#a61e4d",
+    "wait: gradient sum": "#f28e2b",
+    "wait: reports": "#f2c14e",
+    "wait: planner": "#d98cb3",
+    "wait: other": "#c9a27e",
+}
+assert tuple(COLORS) == GROUPS
+
+
+def spec(rows: Sequence[Row], *, height: int = 220, **parts: Any) -> Spec:
+    """A chart as wide as its place in the page."""
+    return {
+        "data": {"values": list(rows)},
+        "width": "container",
+        "height": height,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        **parts,
+    }
+
+
+def axis(title: str | None, format: str = ",~f", **parts: Any) -> Spec:
+    """Encoding of numbers along x, without a grid, with as many ticks as there is space for."""
+    ticks = {"format": format, "grid": False, "tickCount": {"expr": "ceil(width / 90)"}}
+    scale = {"nice": False}
+    return {"type": "quantitative", "title": title, "scale": scale, "axis": ticks, **parts}
+
+
+def rows_of(field: str, names: Sequence[str], title: str | None = None) -> Spec:
+    """Encoding of names along y, in their order, whole where there is space."""
+    limit = {"labelLimit": {"expr": "width < 500 ? 100 : 300"}}
+    return {"field": field, "type": "nominal", "sort": list(names), "title": title, "axis": limit}
+
+
+LINE_LEGEND = {
+    "title": None,
+    "orient": "top",
+    "labelLimit": 220,
+    "symbolType": "stroke",
+    "symbolOpacity": 1,
+    "symbolStrokeWidth": 2,
+    "columns": {"expr": "clamp(floor(width / 120), 2, 8)"},
+}
+"""Legend of lines, with the colors of the lines and not of the bands."""
+
+
+def by_group(present: Sequence[str]) -> Spec:
+    """Encoding of the color by group of activity; the legend has the groups that are present."""
+    shown = [group for group in GROUPS if group in present]
+    return {
+        "field": "group",
+        "type": "nominal",
+        "scale": {"domain": shown, "range": [COLORS[group] for group in shown]},
+        "legend": {
+            "title": None,
+            "orient": "bottom",
+            "columns": {"expr": "clamp(floor(width / 125), 2, 6)"},
+        },
+    }

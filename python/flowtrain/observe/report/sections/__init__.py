@@ -1,0 +1,23 @@
+"""Sections of a report, each a function of its runs; this is their order."""
+
+from collections.abc import Callable, Sequence
+
+from flowtrain.observe.report.parts import Section
+from flowtrain.observe.report.read import ReportedRun
+from flowtrain.observe.report.sections.course import course
+from flowtrain.observe.report.sections.learning import learning
+from flowtrain.observe.report.sections.packing import packing
+from flowtrain.observe.report.sections.pool import pool
+from flowtrain.observe.report.sections.speed import speed
+from flowtrain.observe.report.sections.time import steps_in_time, time_of_ranks, waiting
+
+SECTIONS: tuple[Callable[[Sequence[ReportedRun]], Section], ...] = (
+    learning,
+    speed,
+    time_of_ranks,
+    waiting,
+    steps_in_time,
+    packing,
+    pool,
+    course,
+)

@@ -1,0 +1,63 @@
+"""The pool, and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowtrain.observe.report.charts.lines import Line, over_steps
+from flowtrain.observe.report.charts.ranks import pool_levels
+from flowtrain.observe.report.parts import Figure, Section, size
+from flowtrain.observe.report.read import ReportedRun
+from flowtrain.observe.report.sections.names import of, said_of
+
+
+def pool(runs: Sequence[ReportedRun]) -> Section:
+    """How full the pool was."""
+    used = [run for run in runs if run.timing.get("pool_bytes", run.timing["step"][:0]).any()]
+    findings = [
+        said_of(
+            run,
+            runs,
+            f"{size(run.timing['bytes_through_pool'].sum())} crossed the pool, which had at most "
+            f"{size(run.timing['pool_bytes'].max())}.",
+        )
+        for run in used
+    ]
+    missing = [
+        f"Pool{of(run, runs)}: no record crossed it, as each rank reads what it has encoded."
+        for run in runs
+        if run not in used and len(run.timing["step"])
+    ]
+    figures = []
+    for run in runs:
+        if run.timeline is not None and (chart := pool_levels(run.timeline)):
+            about = (
+                "Bytes of each rank's records in the pool during the timeline above: from the end "
+                "of their put to the end of their get."
+            )
+            figures.append(Figure(f"Records in the pool{of(run, runs)}", about, chart))
+    lines = [
+        Line(run.name, said, run.timing["step"], run.timing[name])
+        for run in used
+        for name, said in (("pool_bytes", "size of the pool"), ("bytes_through_pool", "crossed it"))
+    ]
+    if chart := over_steps(lines, "bytes", height=180):
+        about = "Size of all segments at the update of a step, and bytes that crossed in the step."
+        figures.append(Figure("Pool over the steps", about, chart, wide=False))
+    in_use = [
+        Line(
+            run.name,
+            "in use",
+            run.timing["step"],
+            run.timing["pool_in_use_bytes"] / run.timing["pool_bytes"].clip(1),
+        )
+        for run in used
+    ]
+    if chart := over_steps(in_use, "in use", percent=True, height=180):
+        about = (
+            "Share of the pool in use at the update of a step; near 100 % producers wait for free "
+            "slabs, and pool.scale may be raised."
+        )
+        figures.append(Figure("Pool in use", about, chart, wide=False))
+    missing.append("Memory of the ranks: a run does not log it.")
+    return Section("Pool and memory", "docs/report.md#pool", findings, figures, missing)

@@ -1,0 +1,110 @@
+"""Pages of `flowtrain report` in headless Chromium: what it draws, and what it complains of."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked_ranks import trained
+from support import run_tree
+
+from flowtrain.cli.main import main
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [
+    pytest.mark.deep,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
+
+# Runs behind the page's own script, once it has drawn.
+MEASURE = """
+<script>
+const wait = setInterval(() => {
+  if (document.body.dataset.drawn !== "yes") return;
+  clearInterval(wait);
+  const root = document.documentElement;
+  const marks = [...document.querySelectorAll("[data-chart]")].map((place) => [
+    place.parentElement.querySelector("h3").textContent,
+    place.querySelectorAll(
+      "svg .mark-rect path, svg .mark-line path, svg .mark-area path, svg .mark-symbol path"
+    ).length,
+  ]);
+  const measured = {
+    marks, width: innerWidth, needed: root.scrollWidth,
+    ground: getComputedStyle(document.body).backgroundColor,
+  };
+  parent.postMessage(JSON.stringify(measured), "*");
+}, 20);
+</script>
+"""
+# A window of Chromium is at least 500 pixels wide; a frame may be narrower.
+FRAME = """<!doctype html><meta charset="utf-8"><pre id="measured"></pre>
+<script>onmessage = (e) => document.getElementById("measured").textContent = e.data;</script>
+<iframe src="measured.html" style="width: {width}px; height: 3000px; border: 0"></iframe>
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
+    """A page on two runs, each with evaluations."""
+    folder = tmp_path_factory.mktemp("browser")
+    layouts = {"decoupled": {"encoder_ranks": 1, "backbone_ranks": 2}, "colocated": {"ranks": 2}}
+    for name, flow in layouts.items():
+        held_out = {"path": str(data / "heldout.jsonl"), "every": 2}
+        trained(run_tree(folder / name, data, flow=flow, eval=held_out))
+    assert main(["report", *(str(folder / name) for name in layouts)]) == 0
+    return folder / "decoupled" / "report.html"
+
+
+def with_script(page: Path, script: str) -> str:
+    # Vega has a page of its own in a string.
+    before, end, after = page.read_text().rpartition("</body>")
+    return before + script + end + after
+
+
+def opened(page: Path, folder: Path, *, width: int, dark: bool) -> tuple[dict[str, Any], list[str]]:
+    """What a page measures of itself, and what the browser logs of it."""
+    folder.joinpath("measured.html").write_text(with_script(page, MEASURE))
+    frame = folder / "frame.html"
+    frame.write_text(FRAME.replace("{width}", str(width)))
+    assert CHROMIUM is not None
+    done = subprocess.run(
+        [
+            *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+            *("--virtual-time-budget=20000", f"--user-data-dir={folder / 'profile'}"),
+            *("--enable-logging=stderr", "--window-size=1600,3000"),
+            *(["--blink-settings=preferredColorScheme=0"] if dark else []),
+            *("--dump-dom", frame.as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    (found,) = re.findall(r'<pre id="measured">(.*?)</pre>', done.stdout)
+    return json.loads(found), [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1400])
+def test_a_browser_draws_every_chart(width: int, dark: bool, page: Path, tmp_path: Path) -> None:
+    measured, console = opened(page, tmp_path, width=width, dark=dark)
+    assert console == [], "\n".join(console)
+    assert len(measured["marks"]) >= 15
+    assert [title for title, count in measured["marks"] if not count] == []
+    assert measured["width"] == width
+    assert measured["needed"] <= width
+    assert (measured["ground"] == "rgb(255, 255, 255)") != dark
+
+
+def test_a_page_that_asks_for_something_is_found(page: Path, tmp_path: Path) -> None:
+    asking = tmp_path / "asking.html"
+    ask = '<script>fetch("http://127.0.0.1:9/")</script>'
+    asking.write_text(with_script(page, ask))
+    _, console = opened(asking, tmp_path, width=1400, dark=False)
+    assert any("Content Security Policy" in line for line in console)

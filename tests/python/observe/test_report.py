@@ -1,0 +1,233 @@
+"""`flowtrain report` on folders that are written by hand; real runs are in multiproc."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from report_pages import Page
+from support import run_tree
+
+from flowtrain.cli.main import main
+from flowtrain.config import dump, from_dict
+from flowtrain.events import KINDS, MODULES, TRACKS, WAITS, Attempt, EventFile, path_of
+from flowtrain.observe.report.waits import waits_between
+from flowtrain.observe.trace.run import read_traced
+from flowtrain.steps import CorrectionEvent, Document, StepPlan
+from flowtrain.train.state.run_folder import HEADER, lock_run
+
+SECTIONS = ["Loss and evaluation", "Speed", "Time of the ranks", "Waits", "Some steps in detail"]
+SECTIONS += ["Packing", "Pool and memory", "Course"]
+MS = 10**6
+RATIOS = {"dist_ratio": 0.0, "encoder_dist_ratio": 0.0, "pad_ratio": 0.125}
+
+
+def started(run: Path) -> Path:
+    """The folder of a run that has begun, and whose launcher no longer runs."""
+    run.mkdir(parents=True)
+    config = from_dict(run_tree(run, run.parent, flow={"encoder_ranks": 1, "backbone_ranks": 2}))
+    run.joinpath("config.yaml").write_text(HEADER + dump(config))
+    run.joinpath("lock").touch()
+    return run
+
+
+def write_logs(run: Path, losses: list[float | None]) -> None:
+    metrics, timing, plans = [], [], []
+    left_out = dict.fromkeys(("skipped_samples", "dropped_samples", "truncated_samples"), 1)
+    for step, loss in enumerate(losses):
+        arrival = {**RATIOS, "pad_ratio": 0.5, "dist_ratio": 0.25}
+        metrics.append(
+            {
+                "step": step,
+                "loss": loss,
+                "target_tokens": 3,
+                "samples": [0],
+                "lr": 0.1,
+                "grad_norm": 1.5,
+                "weight_ages": [0],
+                **left_out,
+                "action": "apply",
+                "packing": {"gap": 0.01, "packed": RATIOS, "arrival": arrival},
+            }
+        )
+        timing.append(
+            {
+                "step": step,
+                "seconds": 0.5,
+                "tokens": 100,
+                "tokens_per_s": 200.0,
+                "mfu": 0.4,
+                "activity_s": {"backbone": {"backbone": 0.3, "wait_receive": 0.1}},
+                "pool_in_use_bytes": 8,
+                "pool_bytes": 64,
+                "bytes_through_pool": 32,
+                "peak_flops": 2e12,
+            }
+        )
+        documents = tuple(
+            Document(sample=n, num_tokens=20 + n, num_targets=1, image_tokens=n, grids=())
+            for n in range(4)
+        )
+        row = ((documents[:3],), (documents[3:],))
+        plans.append(StepPlan(step=step, kind="train", slots=1, documents=row).to_json())
+    correction = CorrectionEvent(step=1, state="on", factors={2: 1.5}).to_json()
+    for name, lines in (("metrics", metrics), ("timing", timing)):
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        run.joinpath(f"{name}.jsonl").write_text(text)
+    run.joinpath("plan.log").write_text("\n".join([correction, *plans]) + "\n")
+    run.joinpath("eval.jsonl").write_text('{"step":1,"loss":2.25}\n')
+
+
+def write_events(run: Path) -> None:
+    """One step of three ranks, of 100 ms; what each waited for is in `WAITED`."""
+    spans = {
+        "encoder.0": [
+            *(("load", "encoder", "", -1, 0, 4), ("load", "encoder", "store", -1, 1, 4)),
+            ("get", "encoder", "record", 1, 50, 57),
+            ("exchange", "", "", -1, 90, 100),
+        ],
+        "backbone.0": [
+            ("load", "backbone", "", -1, 0, 1),
+            ("get", "backbone", "record", 0, 10, 40),
+            ("sums", "", "ranks", -1, 60, 80),
+            *(("exchange", "", "", -1, 85, 100), ("exchange", "", "store", -1, 90, 95)),
+        ],
+        "backbone.1": [
+            ("load", "backbone", "", -1, 0, 1),
+            ("sums", "", "ranks", -1, 78, 80),
+            *(("exchange", "", "", -1, 85, 100), ("exchange", "", "store", -1, 90, 94)),
+        ],
+    }
+    for label, own in spans.items():
+        attempt = Attempt(number=0, pid=1, clock_offset_ns=10**18)
+        file = EventFile(path_of(run, label), label, attempt, keep_steps=9)
+        for kind, module, wait, peer, start, end in own:
+            track = TRACKS.index("waits" if wait else "actions")
+            codes = KINDS.index(kind), MODULES.index(module), WAITS.index(wait)
+            span = (start * MS, end * MS, (end - start) * MS)
+            file.append(*span, 0, 0, 0, -1, peer, 0, track, *codes, 0)
+        file.close()
+
+
+# In sums of gradients backbone.1 came last, and to the reports encoder.0.
+WAITED = {
+    ("encoder.0", "planner"): 0.003,
+    ("encoder.0", "backbone.1"): 0.007,
+    ("backbone.0", "encoder.0"): 0.035,
+    ("backbone.0", "backbone.1"): 0.020,
+    ("backbone.1", "others"): 0.002,
+    ("backbone.1", "encoder.0"): 0.004,
+}
+
+
+def reported(*arguments: object, out: Path) -> Page:
+    assert main(["report", *map(str, arguments), "--out", str(out)]) == 0
+    return Page.read(out)
+
+
+def test_waits_count_for_the_rank_that_causes_them(tmp_path: Path) -> None:
+    write_events(started(tmp_path / "run"))
+    waits = waits_between(read_traced(tmp_path / "run", None))
+    assert waits.seconds == pytest.approx(0.1)
+    assert waits.waited == pytest.approx(WAITED)
+
+
+def test_a_page_says_what_the_files_of_a_run_say(tmp_path: Path) -> None:
+    run = started(tmp_path / "run")
+    write_logs(run, [4.0, None, 2.0])
+    write_events(run)
+    page = reported(run, out=tmp_path / "page.html")
+    assert page.titles == SECTIONS
+    assert [(row["what"], row["step"], row["mean"]) for row in page.figures["Loss"]] == [
+        ("training", 0, 4.0),
+        ("training", 2, 2.0),
+        ("held-out", 1, 2.25),
+    ]
+    for said in (
+        "200 tokens/s over 3 steps, and an MFU of 40.0% of a peak of 2 TFLOP/s",
+        "backbone.0 waited for encoder.0 35.0% of its time",
+        "Padding 50.0% in arrival order, 12.5% packed: in arrival order the rows would be 1.75",
+        "96 B crossed the pool, which had at most 64 B",
+    ):
+        assert any(said in finding for finding in page.findings), said
+    rows = page.figures["Packed rows"]
+    assert [(row["from"], row["count"]) for row in rows] == [(20, 3), (60, 3)]
+    assert "<td>65 to 128: 1.50</td>" in page.text
+    assert '<th scope="row">Skipped samples</th><td>3</td>' in page.text
+    # All that a page links to is within it.
+    assert page.fetched
+    assert all(link.startswith("#") for link in page.fetched)
+    assert "default-src 'none'" in page.text
+    assert len(page.text.encode()) < 5e6
+
+
+def test_a_long_run_is_binned_and_keeps_its_extremes(tmp_path: Path) -> None:
+    losses: list[float | None] = [2.0 + step % 7 / 8 for step in range(5000)]
+    losses[3210], losses[77] = 100.0, 0.5
+    write_logs(started(tmp_path / "run"), losses)
+    rows = reported(tmp_path / "run", out=tmp_path / "page.html").figures["Loss"]
+    rows = [row for row in rows if row["what"] == "training"]
+    assert 200 <= len(rows) <= 250
+    assert min(row["low"] for row in rows) == 0.5
+    (peak,) = (row for row in rows if row["high"] == 100.0)
+    assert peak["steps"] == "3200 to 3219"
+
+
+def test_runs_are_compared(tmp_path: Path) -> None:
+    for name, loss in (("a/run", 4.0), ("b/run", 3.0)):
+        write_logs(started(tmp_path / name), [loss])
+    page = reported(tmp_path / "a/run", tmp_path / "b/run", out=tmp_path / "page.html")
+    names = {str(tmp_path / name) for name in ("a/run", "b/run")}
+    assert {row["run"] for row in page.figures["Loss"]} == names
+    assert "<td>4</td><td>3</td>" in page.text
+
+
+def test_a_run_shows_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, out = tmp_path / "run", tmp_path / "page.html"
+    assert main(["report", str(run)]) == 2
+    assert f"{run}: no run has started there; give the folder of a run" in capsys.readouterr().err
+    started(run)
+    page = reported(run, out=out)
+    assert page.titles == SECTIONS
+    assert list(page.figures) == ["Course of the run"]
+    assert len(page.missing) >= 6
+    assert "its launcher was killed; 0 of 4 steps are saved" in page.text
+    write_logs(run, [4.0, 3.0])
+    for name in ("metrics.jsonl", "timing.jsonl", "eval.jsonl", "plan.log"):
+        with run.joinpath(name).open("a") as log:
+            log.write('{"step":9,"lo')
+    with lock_run(run):
+        page = reported(run, out=out)
+    assert "the run goes on" in page.text
+    assert [row["step"] for row in page.figures["Loss"]] == [0, 1, 1]
+    assert main(["report", str(run), "--steps", "0:1"]) == 2
+    assert f"{run / 'events'}: no events, and so no timeline" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("metrics.jsonl", b'{"step":0}\n'),
+        ("metrics.jsonl", b"not JSON\n"),
+        ("timing.jsonl", b'{"step":"x"}\n'),
+        ("eval.jsonl", b"[1]\n"),
+        ("plan.log", b'{"step":0,"documents":3}\n'),
+        ("plan.log", b'{"step":0,"kind":"correction"}\n'),
+        ("events/encoder.0.events", b"FTEVENTS"),
+        ("config.yaml", b"run: "),
+        ("ended", b"\xff"),
+    ],
+)
+def test_a_damaged_file_is_named(
+    file: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = started(tmp_path / "run"), tmp_path / "page.html"
+    write_logs(run, [4.0])
+    write_events(run)
+    run.joinpath(file).write_bytes(content)
+    assert main(["report", str(run), "--out", str(out)]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert str(run / file) in said
+    assert "; " in said
+    assert not out.exists()
