@@ -72,6 +72,6 @@ def run(given: argparse.Namespace) -> int:
     if not any(word.startswith("run=") for word in given.overrides):
         check_place(given.config, config)
     run_ranks = run_external_ranks if given.external_ranks else run_local_ranks
-    summary = train(config, resume=given.resume, run_ranks=run_ranks)
+    summary = train(config, resume=given.resume, plan=given.plan, run_ranks=run_ranks)
     otherwise = f"the summary is in {config.run / SUMMARY}"
     return 0 if show(json.dumps(summary) + "\n", otherwise=otherwise) else 1

@@ -6,19 +6,25 @@ import json
 from pathlib import Path
 
 import pytest
+from plans import decoupled, plan_file
 from report_pages import Page
 from support import run_tree
 
 from flowtrain.cli.main import main
 from flowtrain.config import dump, from_dict
+from flowtrain.config.layout import RankLayout
 from flowtrain.events import KINDS, MODULES, TRACKS, WAITS, Attempt, EventFile, path_of
 from flowtrain.observe.report.waits import waits_between
 from flowtrain.observe.trace.run import read_traced
+from flowtrain.plan.host import Choice
+from flowtrain.plan.plan_file import PlannedRun, dump_plan
+from flowtrain.plan.run_layout import RunLayout
 from flowtrain.steps import CorrectionEvent, Document, StepPlan
+from flowtrain.train.state.choice import write_choice
 from flowtrain.train.state.run_folder import HEADER, lock_run
 
 SECTIONS = ["Loss and evaluation", "Speed", "Time of the ranks", "Waits", "Some steps in detail"]
-SECTIONS += ["Packing", "Pool and memory", "Course"]
+SECTIONS += ["Layout", "Packing", "Pool and memory", "Course"]
 MS = 10**6
 RATIOS = {"dist_ratio": 0.0, "encoder_dist_ratio": 0.0, "pad_ratio": 0.125}
 
@@ -174,6 +180,38 @@ def test_a_long_run_is_binned_and_keeps_its_extremes(tmp_path: Path) -> None:
     assert peak["steps"] == "3200 to 3219"
 
 
+def test_the_layout_is_explained_as_long_as_it_is_that_of_the_run(tmp_path: Path) -> None:
+    run, plan = started(tmp_path / "run"), tmp_path / "plan.json"
+    write_logs(run, [4.0, 3.0])
+    assumed = PlannedRun.of(from_dict(run_tree(run, run.parent)))
+    plan.write_text(dump_plan(plan_file(decoupled(1, 2), "", assumed)))
+    layouts = [RunLayout(ranks=RankLayout.decoupled(1, n)) for n in (2, 3)]
+    choice = Choice(
+        layout=layouts[0],
+        step_s=0.25,
+        where="2 cores",
+        source="calibration",
+        next_best=(layouts[1], 0.35),
+    )
+    write_choice(run, choice=choice, plan=plan)
+    page = reported(run, out=tmp_path / "page.html")
+    assert any(
+        "Layout 1 + 2, flow.mode strict, encoder replicated, backbone replicated: chosen, with an "
+        "estimate of 0.25 s a step on 2 cores, from calibration. The next best, 1 + 3, was "
+        "estimated at 0.35 s: 40.0% slower. Measured: 0.5 s, the median." in said
+        for said in page.findings
+    )
+    assert '<tr><th scope="row">Tokens/s</th><td>1,000,000</td><td>200</td></tr>' in page.text
+    # The run goes on in another layout.
+    config = run_tree(run, run.parent, flow={"ranks": 2})
+    run.joinpath("config.yaml").write_text(HEADER + dump(from_dict(config)))
+    page = reported(run, out=tmp_path / "page.html")
+    assert any(
+        "Layout colocated 2" in said and "given by the run" in said for said in page.findings
+    )
+    assert "Plan and run" not in page.figures
+
+
 def test_runs_are_compared(tmp_path: Path) -> None:
     for name, loss in (("a/run", 4.0), ("b/run", 3.0)):
         write_logs(started(tmp_path / name), [loss])
@@ -216,6 +254,8 @@ def test_a_run_shows_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("plan.log", b'{"step":0,"kind":"correction"}\n'),
         ("events/encoder.0.events", b"FTEVENTS"),
         ("config.yaml", b"run: "),
+        ("layout.json", b"{}"),
+        ("plan.json", b"{}"),
         ("ended", b"\xff"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -105,14 +105,27 @@ def _section(section: Section, charts: list[Spec]) -> str:
     parts = [f'<section id="{_id(section.title)}"><h2>{escape(section.title)}</h2>']
     parts += [f'<p class="finding">{_text(each)}</p>' for each in section.findings]
     if section.figures:
-        figures = "".join(_figure(figure, section, charts) for figure in section.figures)
+        figures = "".join(
+            _figure(figure, section, charts, wide=wide)
+            for figure, wide in zip(section.figures, _widths(section.figures), strict=True)
+        )
         parts.append(f'<div class="figures">{figures}</div>')
     parts += [f'<p class="missing">{_text(each)}</p>' for each in section.missing]
     return "".join([*parts, "</section>\n"])
 
 
-def _figure(figure: Figure, section: Section, charts: list[Spec]) -> str:
-    width = "wide" if figure.wide else "half"
+def _widths(figures: Sequence[Figure]) -> Iterator[bool]:
+    """Whether each figure is wide: one that has none beside it is, too."""
+    after_half = False
+    for number, figure in enumerate(figures, 1):
+        alone = not after_half and (number == len(figures) or figures[number].wide)
+        wide = figure.wide or alone
+        after_half = not wide and not after_half
+        yield wide
+
+
+def _figure(figure: Figure, section: Section, charts: list[Spec], *, wide: bool) -> str:
+    width = "wide" if wide else "half"
     if isinstance(figure.content, Table):
         content = _table(figure.content)
     else:

@@ -20,7 +20,9 @@ from flowtrain.observe.report.lengths import PackedLengths, read_lengths
 from flowtrain.observe.report.timeline import Timeline, read_timeline, typical_steps
 from flowtrain.observe.report.waits import Waits, waits_between
 from flowtrain.observe.trace.run import read_traced
+from flowtrain.plan.plan_file import PlanFile
 from flowtrain.steps import CorrectionEvent
+from flowtrain.train.state.choice import ChosenLayout, read_choice, read_given_plan
 from flowtrain.train.state.corrections import read_corrections
 from flowtrain.train.state.ending import how_it_ended
 from flowtrain.train.state.files import LOCK
@@ -51,6 +53,10 @@ class ReportedRun:
     """None without events of a whole step."""
     lengths: PackedLengths
     corrections: Sequence[CorrectionEvent]
+    choice: ChosenLayout | None
+    """What the layout was chosen from; None if the run was given its layout."""
+    plan: PlanFile | None
+    """The plan that gave the run its layout; None if none did."""
 
     def mean(self, name: str) -> float | None:
         """Mean of a column of the metrics over the steps that have a value; None without any."""
@@ -86,6 +92,7 @@ def _read(folder: Path, name: str, steps: range | None) -> ReportedRun:
             f"{folder / CONFIG}: there is no such file, and no checkpoint that has it; start the "
             "run again with --resume, which writes it"
         )
+    ranks = str(config.flow.rank_layout)
     metrics, timing = read_metrics(folder), read_timing(folder)
     waits, timeline = _of_events(folder, timing, steps)
     return ReportedRun(
@@ -104,6 +111,8 @@ def _read(folder: Path, name: str, steps: range | None) -> ReportedRun:
         timeline=timeline,
         lengths=read_lengths(folder, steps=len(metrics["step"])),
         corrections=read_corrections(folder / PLANS),
+        choice=read_choice(folder, ranks=ranks),
+        plan=read_given_plan(folder, ranks=ranks),
     )
 
 

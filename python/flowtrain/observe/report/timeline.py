@@ -70,7 +70,9 @@ def typical_steps(run: TracedRun, timing: Columns) -> range:
         return kept[:_STEPS]
     sums = numpy.convolve(seconds, numpy.ones(_STEPS), "valid")
     aims = numpy.abs(sums - _STEPS * numpy.nanmedian(seconds))
-    # The first steps of a run warm it up.
+    # The first steps of a run warm it up, and a checkpoint may follow the last.
+    if len(aims) > 1:
+        aims = aims[:-1]
     first = min(2, len(aims) - 1)
     aims = numpy.where(numpy.isfinite(aims), aims, numpy.inf)
     start = first + int(numpy.argmin(aims[first:]))

@@ -29,18 +29,27 @@ from flowtrain.train.state.run_folder import written_config
 
 
 def with_layout(config: RunConfig, *, resume: bool) -> RunConfig:
+    """The configuration with a layout in numbers, as `chosen_layout` returns it."""
+    return chosen_layout(config, resume=resume)[0]
+
+
+def chosen_layout(config: RunConfig, *, resume: bool) -> tuple[RunConfig, Choice | None]:
     """The configuration with a layout in numbers, and with what the layout needs of the modules.
 
     If it has none, a resumed run keeps the layout in its folder. For another run the layout with
     the shortest estimated step is chosen, and a line on standard error says why. What the run gives
     of section `parallel` holds in any case.
 
+    Returns:
+        The configuration; and what was chosen, if it was now.
+
     Raises:
         ConfigError: No layout fits into the memory of the GPUs, or `flow.profile` is unusable.
         DataError: The samples cannot be read.
     """
     if config.flow.rank_layout is not None:
-        return config
+        return config, None
+    choice = None
     before = written_config(config.run) if resume else None
     if before is not None and (ranks := before.flow.rank_layout) is not None:
         layout = RunLayout(
@@ -50,11 +59,13 @@ def with_layout(config: RunConfig, *, resume: bool) -> RunConfig:
             chunk_slots=before.flow.chunk_slots,
         )
     else:
-        layout = _chosen(config)
-    return layout.beside(config.parallel).applied(config)
+        choice = _chosen(config)
+        # Without samples, the ranks will say what is wrong with them.
+        layout = choice.layout if choice else RunLayout(ranks=RankLayout.colocated_on(1))
+    return layout.beside(config.parallel).applied(config), choice
 
 
-def _chosen(config: RunConfig) -> RunLayout:
+def _chosen(config: RunConfig) -> Choice | None:
     profile = config.flow.profile
     require(
         profile is None or profile.is_file(),
@@ -68,11 +79,9 @@ def _chosen(config: RunConfig) -> RunLayout:
     family = family_for(config.model.folder, projector_side=config.projector_side)
     choose = _on_gpus if config.model.device == "cuda" else _on_cores
     choice = choose(config, family)
-    if choice is None:
-        # The ranks will say what is wrong with the samples.
-        return RunLayout(ranks=RankLayout.colocated_on(1))
-    print(f"flowtrain: {choice}", file=sys.stderr)
-    return choice.layout
+    if choice is not None:
+        print(f"flowtrain: {choice}", file=sys.stderr)
+    return choice
 
 
 def _on_gpus(config: RunConfig, family: Family) -> Choice | None:

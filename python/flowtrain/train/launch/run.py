@@ -26,7 +26,7 @@ from flowtrain.models.recompute import check_recompute
 from flowtrain.models.registry import family_for
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import RunHost
-from flowtrain.train.launch.layout import with_layout
+from flowtrain.train.launch.layout import chosen_layout
 from flowtrain.train.launch.local import run_local_ranks
 from flowtrain.train.launch.sharding import check_offload, check_sharding
 from flowtrain.train.launch.signals import StopRequest, end, exit_on_signals, say
@@ -37,6 +37,7 @@ from flowtrain.train.ranks.hook import load_hook
 from flowtrain.train.ranks.trackers import check_trackers
 from flowtrain.train.state import atomic, logs
 from flowtrain.train.state.checkpoint import best, latest, read_meta
+from flowtrain.train.state.choice import write_choice
 from flowtrain.train.state.corrections import check_corrections
 from flowtrain.train.state.ending import recorded_end
 from flowtrain.train.state.final import write_final
@@ -57,7 +58,11 @@ def with_steps(config: RunConfig, *, epoch_draws: int) -> RunConfig:
 
 
 def train(
-    config: RunConfig, *, resume: bool = False, run_ranks: Callable[..., None] = run_local_ranks
+    config: RunConfig,
+    *,
+    resume: bool = False,
+    plan: Path | None = None,
+    run_ranks: Callable[..., None] = run_local_ranks,
 ) -> dict[str, Any]:
     """Train on this host: start every rank, wait for the end, write `RUN/final`.
 
@@ -65,6 +70,7 @@ def train(
         config: The run.
         resume: Resume from the latest checkpoint, if there is one. If it is the end of the run,
             no rank is started, and only `RUN/final` is written again.
+        plan: The `plan.json` whose layout the configuration has; the run keeps a copy.
         run_ranks: Starts the ranks and waits for them, as `run_local_ranks` does.
 
     Returns:
@@ -83,11 +89,16 @@ def train(
             checkpoint; or `RUN/final` cannot be written.
     """
     with exit_on_signals() as stop:
-        return _train(config, stop, resume=resume, run_ranks=run_ranks)
+        return _train(config, stop, resume=resume, plan=plan, run_ranks=run_ranks)
 
 
 def _train(
-    config: RunConfig, stop: StopRequest, *, resume: bool, run_ranks: Callable[..., None]
+    config: RunConfig,
+    stop: StopRequest,
+    *,
+    resume: bool,
+    plan: Path | None,
+    run_ranks: Callable[..., None],
 ) -> dict[str, Any]:
     # Check what can be checked now, before every rank loads its model.
     check_device(config.model.device)
@@ -122,13 +133,14 @@ def _train(
     if config.debug.fault is not None:
         load_hook(config.debug.fault)
     started, started_at = time.perf_counter(), time.time()
-    config = with_layout(with_threads(config), resume=resume)
+    config, choice = chosen_layout(with_threads(config), resume=resume)
     if config.model.path is not None:
         shardings = {config.parallel_of(module).sharding for module in MODULES}
         check_stored(config.model.path, family, in_parts=shardings != {"replicated"})
     check_sharding(config)
     check_offload(config)
     with open_run(config, resume=resume) as trained, recorded_end(config.run):
+        write_choice(config.run, choice=choice, plan=plan)
         if trained < config.train.steps:
             host = RunHost(config, first=trained, stop=stop)
             atomic.write_text(config.run / logs.POOL, host.job.pool + "\n")

@@ -22,6 +22,7 @@ from flowtrain.train.launch import run
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.run import packing_means, train, with_steps
 from flowtrain.train.ranks.device import DeviceError
+from flowtrain.train.state.choice import read_choice
 
 
 def packing(gap: float, *ratios: float) -> dict[str, object]:
@@ -69,6 +70,26 @@ def test_a_final_model_comes_only_from_the_last_step(steps: int, tmp_path: Path)
     with pytest.raises(RunFailed, match=f"has {steps} steps, not train.steps=4"):
         train(config, run_ranks=partial(leave_checkpoint, steps=steps))
     assert not (config.run / "final").exists()
+
+
+def test_the_folder_of_a_run_keeps_why_it_has_its_layout(tmp_path: Path) -> None:
+    write_tiny_data(tmp_path / "data", samples=2)
+    config = from_dict(run_tree(tmp_path / "run", tmp_path / "data", flow={"layout": "auto"}))
+    plan = tmp_path / "plan.json"
+    plan.write_text("a plan")
+
+    def fail(config: RunConfig, *_: Any, **__: Any) -> None:
+        raise RunFailed(f"on {config.flow.chosen}")
+
+    with pytest.raises(RunFailed) as failed:
+        train(config, plan=plan, run_ranks=fail)
+    ranks = str(failed.value).removeprefix("on ")
+    chosen = read_choice(config.run, ranks=ranks)
+    assert chosen is not None
+    assert chosen.layout.startswith(ranks)
+    assert 0 < chosen.step_s <= (chosen.next_best_s or math.inf)
+    assert read_choice(config.run, ranks="colocated 99") is None
+    assert config.run.joinpath("plan.json").read_text() == "a plan"
 
 
 def test_ranks_read_only_the_data_file_that_the_launcher_hashed(tmp_path: Path) -> None:

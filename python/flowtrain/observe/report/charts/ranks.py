@@ -130,7 +130,7 @@ def wait_matrix(waits: Waits) -> Spec:
             "color": {
                 "field": "share",
                 "type": "quantitative",
-                "scale": {"domain": [0, max(top, 0.01)], "range": ["#e4572e18", "#e4572e"]},
+                "scale": {"domain": [0, max(top, 0.05)], "range": ["#e4572e18", "#e4572e"]},
                 "legend": None,
             },
             "tooltip": [

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from flowtrain.observe.report.parts import Section
 from flowtrain.observe.report.read import ReportedRun
 from flowtrain.observe.report.sections.course import course
+from flowtrain.observe.report.sections.layout import layout
 from flowtrain.observe.report.sections.learning import learning
 from flowtrain.observe.report.sections.packing import packing
 from flowtrain.observe.report.sections.pool import pool
@@ -17,6 +18,7 @@ SECTIONS: tuple[Callable[[Sequence[ReportedRun]], Section], ...] = (
     time_of_ranks,
     waiting,
     steps_in_time,
+    layout,
     packing,
     pool,
     course,

@@ -53,7 +53,9 @@ def pool(runs: Sequence[ReportedRun]) -> Section:
         )
         for run in used
     ]
-    if chart := over_steps(in_use, "in use", percent=True, height=180):
+    if used and not any(line.values.any() for line in in_use):
+        missing.append("Pool in use: it was empty at the update of every step.")
+    elif chart := over_steps(in_use, "in use", percent=True, height=180):
         about = (
             "Share of the pool in use at the update of a step; near 100 % producers wait for free "
             "slabs, and pool.scale may be raised."
