@@ -161,6 +161,9 @@ def test_a_page_says_what_the_files_of_a_run_say(tmp_path: Path) -> None:
     assert [(row["from"], row["count"]) for row in rows] == [(20, 3), (60, 3)]
     assert "<td>65 to 128: 1.50</td>" in page.text
     assert '<th scope="row">Skipped samples</th><td>3</td>' in page.text
+    assert {row["what"] for row in page.figures["Left out"]} == {
+        *("skipped samples", "dropped samples", "truncated samples"),
+    }
     # All that a page links to is within it.
     assert page.fetched
     assert all(link.startswith("#") for link in page.fetched)
@@ -213,11 +216,13 @@ def test_the_layout_is_explained_as_long_as_it_is_that_of_the_run(tmp_path: Path
 
 
 def test_runs_are_compared(tmp_path: Path) -> None:
-    for name, loss in (("a/run", 4.0), ("b/run", 3.0)):
-        write_logs(started(tmp_path / name), [loss])
-    page = reported(tmp_path / "a/run", tmp_path / "b/run", out=tmp_path / "page.html")
-    names = {str(tmp_path / name) for name in ("a/run", "b/run")}
-    assert {row["run"] for row in page.figures["Loss"]} == names
+    # Names are data, also those that would end a script.
+    runs = [tmp_path / name for name in ("a<", "b<")]
+    runs = [run / "script>" for run in runs]
+    for run, loss in zip(runs, (4.0, 3.0), strict=True):
+        write_logs(started(run), [loss])
+    page = reported(*runs, out=tmp_path / "page.html")
+    assert {row["run"] for row in page.figures["Loss"]} == set(map(str, runs))
     assert "<td>4</td><td>3</td>" in page.text
 
 

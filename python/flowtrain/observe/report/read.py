@@ -17,9 +17,10 @@ from flowtrain.observe.report.columns import (
     read_timing,
 )
 from flowtrain.observe.report.lengths import PackedLengths, read_lengths
+from flowtrain.observe.report.starts import Start, starts_of
 from flowtrain.observe.report.timeline import Timeline, read_timeline, typical_steps
 from flowtrain.observe.report.waits import Waits, waits_between
-from flowtrain.observe.trace.run import read_traced
+from flowtrain.observe.trace.run import place_of, read_traced
 from flowtrain.plan.plan_file import PlanFile
 from flowtrain.steps import CorrectionEvent
 from flowtrain.train.state.choice import ChosenLayout, read_choice, read_given_plan
@@ -40,8 +41,8 @@ class ReportedRun:
     config: RunConfig
     state: str
     """Whether it runs, or how it ended."""
-    starts: int
-    """Number of its starts that have written events."""
+    starts: Sequence[Start]
+    """Its starts, as far as they have events."""
     metrics: Columns
     timing: Columns
     evaluations: Columns
@@ -94,19 +95,18 @@ def _read(folder: Path, name: str, steps: range | None) -> ReportedRun:
         )
     ranks = str(config.flow.rank_layout)
     metrics, timing = read_metrics(folder), read_timing(folder)
+    accounts = {label: a for label, a in read_accounts(folder).items() if any(a.seconds.values())}
     waits, timeline = _of_events(folder, timing, steps)
     return ReportedRun(
         folder=folder,
         name=name,
         config=config,
         state=how_it_ended(folder) or f"{folder}: the run goes on",
-        starts=len({a.number for rank in read_run(folder) for a in rank.attempts}),
+        starts=starts_of(read_run(folder)),
         metrics=metrics,
         timing=timing,
         evaluations=read_evaluations(folder),
-        accounts={
-            label: a for label, a in read_accounts(folder).items() if any(a.seconds.values())
-        },
+        accounts={label: accounts[label] for label in sorted(accounts, key=place_of)},
         waits=waits,
         timeline=timeline,
         lengths=read_lengths(folder, steps=len(metrics["step"])),

@@ -19,6 +19,7 @@ from flowtrain.steps import FIRST_EVALUATION
 _SHOWN_TRACKS = [TRACKS.index("actions"), TRACKS.index("waits")]
 _STEPS = 3
 _MAX_SLICES = 1500
+_MAX_OF_RANK = 60
 # Shorter ones than this share of the window are invisible.
 _MIN_SHARE = 1 / 4000
 
@@ -91,7 +92,8 @@ def read_timeline(folder: Path, steps: range) -> Timeline:
     start, end = run.windows[attempt]
     slices = [each for rank in run.ranks for each in _slices(rank, attempt, start, end)]
     shortest = (end - start) / 1e6 * _MIN_SHARE
-    while len(kept := [each for each in slices if each.end - each.start >= shortest]) > _MAX_SLICES:
+    most = max(_MAX_SLICES, _MAX_OF_RANK * len(run.ranks))
+    while len(kept := [each for each in slices if each.end - each.start >= shortest]) > most:
         shortest *= 2
     return Timeline(
         steps=steps,
@@ -136,9 +138,10 @@ def _levels(run: TracedRun, start: int, end: int) -> list[Level]:
     for counted in counts(run, transfers(run)):
         if counted.name != "records in the pool":
             continue
+        # What was there before the window is a point at its start.
         inside = [(at, size) for at, size in counted.points if start <= at <= end]
-        before = [size for at, size in counted.points if at < start]
-        levels.append(Level(counted.label, 0.0, before[-1] if before else 0))
+        if not inside or inside[0][0] > start:
+            levels.append(Level(counted.label, 0.0, 0))
         levels += [Level(counted.label, (at - start) / 1e6, size) for at, size in inside]
         levels.append(Level(counted.label, (end - start) / 1e6, levels[-1].bytes))
     return levels

@@ -39,9 +39,7 @@ def key_figures(run: ReportedRun) -> dict[str, str]:
     return {
         "Layout": f"{layout}" if layout is not None else "-",
         "Mode": run.config.flow.mode,
-        "Steps": f"{done:,} of {run.config.train.steps:,}"
-        if run.config.train.steps
-        else f"{done:,}",
+        "Steps": f"{done:,} of {run.config.train.steps:,}" if done else "-",
         "Time": duration(float(timing["seconds"].sum())) if timed else "-",
         "Loss": f"{steps['loss'][-1]:.4g}" if done else "-",
         "Held-out loss": f"{run.evaluations['loss'][-1]:.4g}" if evaluated else "-",

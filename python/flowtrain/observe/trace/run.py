@@ -91,7 +91,7 @@ def read_traced(folder: Path, steps: range | None) -> TracedRun:
         raise ValueError(f"{folder}: no run has started there; give the folder of a run")
     ranks = [
         (rank.label, records)
-        for rank in sorted(read_run(folder), key=lambda rank: _place(rank.label))
+        for rank in sorted(read_run(folder), key=lambda rank: place_of(rank.label))
         if len(records := _in_unix_time(rank))
     ]
     if not ranks:
@@ -131,7 +131,8 @@ def overlaps(window: Window, start_ns: int, end_ns: int) -> bool:
     return start_ns <= window[1] and end_ns >= window[0]
 
 
-def _place(label: str) -> tuple[int, int]:
+def place_of(label: str) -> tuple[int, int]:
+    """Place of a rank in the order of its layout."""
     world, _, number = label.rpartition(".")
     return list(_MODULES).index(world), int(number)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import numpy
 
@@ -20,9 +20,15 @@ from flowtrain.observe.report.groups import GROUPS
 from flowtrain.observe.report.timeline import Timeline
 from flowtrain.observe.report.waits import OTHERS, PLANNER, Waits
 
-_ROW = 26
 _BINS = 120
+_MAX_TEXTS = 12
+MAX_LEVELS = 6
 _SHARE = {"type": "quantitative", "format": ".1%"}
+
+
+def _height(ranks: Collection[str], row: int) -> int:
+    """Height of a chart with a row for each rank; rows of many ranks are lower."""
+    return len(ranks) * (row if len(ranks) <= 16 else min(row, 16))
 
 
 def shares_of_time(seconds: Mapping[str, Mapping[str, float]]) -> Spec:
@@ -56,7 +62,7 @@ def shares_of_time(seconds: Mapping[str, Mapping[str, float]]) -> Spec:
         ],
     }
     return spec(
-        rows, height=_ROW * len(seconds), mark={"type": "bar", "clip": True}, encoding=encoding
+        rows, height=_height(seconds, 26), mark={"type": "bar", "clip": True}, encoding=encoding
     )
 
 
@@ -113,7 +119,8 @@ def wait_matrix(waits: Waits) -> Spec:
         if rank != other
     ]
     top = max((row["share"] for row in rows), default=0.0)
-    angle = 0 if len(columns) <= 4 else -30
+    angle = 0 if len(columns) <= 4 else -30 if len(columns) <= _MAX_TEXTS else -90
+    labels = {"orient": "top", "labelAngle": angle, "labelOverlap": len(columns) > _MAX_TEXTS}
     place = {
         "y": rows_of("rank", waits.ranks, "who waits"),
         "x": {
@@ -121,7 +128,7 @@ def wait_matrix(waits: Waits) -> Spec:
             "type": "nominal",
             "sort": columns,
             "title": "for whom",
-            "axis": {"orient": "top", "labelAngle": angle, "labelOverlap": False},
+            "axis": labels,
         },
     }
     cells = {
@@ -144,8 +151,8 @@ def wait_matrix(waits: Waits) -> Spec:
         "mark": {"type": "text", "fontSize": 12},
         "encoding": {"text": {"field": "share", "type": "quantitative", "format": ".1%"}},
     }
-    layer = [cells, *([texts] if len(columns) <= 12 else [])]
-    height = (34 if len(columns) <= 12 else 18) * len(waits.ranks)
+    layer = [cells, *([texts] if len(columns) <= _MAX_TEXTS else [])]
+    height = _height(waits.ranks, 34)
     return spec(rows, height=height, encoding=place, layer=layer)
 
 
@@ -175,16 +182,27 @@ def timeline(shown: Timeline) -> Spec:
     }
     # The layers of a bar are drawn in the order of its rows: what is nested comes later.
     return spec(
-        rows, height=38 * len(shown.ranks), mark={"type": "bar", "clip": True}, encoding=encoding
+        rows,
+        height=_height(shown.ranks, 38),
+        mark={"type": "bar", "clip": True},
+        encoding=encoding,
     )
 
 
 def pool_levels(shown: Timeline) -> Spec | None:
-    """Bytes of each rank's records in the pool, over the time of a timeline."""
-    if not any(level.bytes for level in shown.levels):
+    """Bytes of records in the pool over the time of a timeline, of the ranks with the most."""
+    peaks = dict.fromkeys(shown.ranks, 0)
+    for level in shown.levels:
+        peaks[level.rank] = max(peaks[level.rank], level.bytes)
+    if not any(peaks.values()):
         return None
-    rows = [{"rank": x.rank, "at": round(x.at, 4), "bytes": x.bytes} for x in shown.levels]
-    ranks: Sequence[str] = list(dict.fromkeys(x.rank for x in shown.levels))
+    fullest = sorted(peaks, key=lambda label: -peaks[label])[:MAX_LEVELS]
+    ranks = [label for label in shown.ranks if label in fullest]
+    rows = [
+        {"rank": level.rank, "at": round(level.at, 4), "bytes": level.bytes}
+        for level in shown.levels
+        if level.rank in ranks
+    ]
     encoding = {
         "x": axis("ms", field="at"),
         "y": {

@@ -44,7 +44,9 @@ def spec(rows: Sequence[Row], *, height: int = 220, **parts: Any) -> Spec:
 
 def axis(title: str | None, format: str = ",~f", **parts: Any) -> Spec:
     """Encoding of numbers along x, without a grid, with as many ticks as there is space for."""
-    ticks = {"format": format, "grid": False, "tickCount": {"expr": "ceil(width / 90)"}}
+    ticks: Spec = {"format": format, "grid": False, "tickCount": {"expr": "ceil(width / 90)"}}
+    if format == "~s":  # Counts, such as steps.
+        ticks["tickMinStep"] = 1
     scale = {"nice": False}
     return {"type": "quantitative", "title": title, "scale": scale, "axis": ticks, **parts}
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from flowtrain.cost.slow_shapes import lengths_of
+from flowtrain.observe.report.charts.lines import Line, over_steps
 from flowtrain.observe.report.parts import Figure, Section, Table
 from flowtrain.observe.report.read import ReportedRun
 from flowtrain.observe.report.sections.names import of
+from flowtrain.observe.report.starts import Start
 
 _LEFT_OUT = {
     "skipped_samples": "Skipped samples",
@@ -22,7 +25,7 @@ def course(runs: Sequence[ReportedRun]) -> Section:
     """What happened to a run."""
     rows = [
         ("How it ended", *(run.state.removeprefix(f"{run.folder}: ") for run in runs)),
-        ("Starts", *(str(run.starts or "-") for run in runs)),
+        ("Starts", *(str(len(run.starts) or "-") for run in runs)),
         *((title, *(_count(run, name) for run in runs)) for name, title in _LEFT_OUT.items()),
         ("Oldest weights of a record, in steps", *(_count(run, "age", most=True) for run in runs)),
         ("Corrections of costs", *(str(len(run.corrections)) for run in runs)),
@@ -33,7 +36,25 @@ def course(runs: Sequence[ReportedRun]) -> Section:
         "skipped if its loss or norm is not finite (train.nonfinite)."
     )
     figures = [Figure("Course of the run", about, Table(("", *(run.name for run in runs)), rows))]
+    lines = [
+        Line(run.name, title.lower(), run.metrics["step"], run.metrics[name])
+        for run in runs
+        for name, title in _LEFT_OUT.items()
+        if name in run.metrics and run.metrics[name].any()
+    ]
+    if chart := over_steps(lines, "in a step", height=160):
+        figures.append(Figure("Left out", "Samples, and steps, that were left out.", chart))
     for run in runs:
+        if len(run.starts) > 1:
+            table = Table(
+                ("start", "began (UTC)", "ranks", "steps"),
+                [_of_start(start) for start in run.starts],
+            )
+            about = (
+                "Starts of the run with the steps that they ended, from the events that are kept; "
+                "steps after the last checkpoint are done again."
+            )
+            figures.append(Figure(f"Starts{of(run, runs)}", about, table))
         if run.corrections:
             table = Table(
                 ("from step", "state", "documents of so many tokens: factor"),
@@ -56,6 +77,12 @@ def course(runs: Sequence[ReportedRun]) -> Section:
             )
             figures.append(Figure(f"Corrections{of(run, runs)}", about, table))
     return Section("Course", "docs/report.md#course", (), figures)
+
+
+def _of_start(start: Start) -> tuple[str, ...]:
+    began = datetime.fromtimestamp(start.began_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    steps = f"{start.steps[0]} to {start.steps[-1]}" if start.steps else "-"
+    return str(start.number), began, str(start.ranks), steps
 
 
 def _count(run: ReportedRun, name: str, *, most: bool = False) -> str:

@@ -29,7 +29,7 @@ def learning(runs: Sequence[ReportedRun]) -> Section:
         )
         figures.append(Figure("Loss", about, chart))
     else:
-        missing.append("Loss: no step has ended, or a loop of your own keeps its losses itself.")
+        missing.append("Loss: metrics.jsonl has no step; a loop of your own logs none.")
     for run in runs:
         if not len(run.evaluations["step"]):
             why = "eval.path and eval.dataset are not set"

@@ -44,7 +44,7 @@ def packing(runs: Sequence[ReportedRun]) -> Section:
         elif chart := over_steps(lines, title.lower(), percent=True, height=180):
             figures.append(Figure(title, about, chart, wide=False))
     if not packed:
-        missing.append("Packing ratios: no step has ended, or steps were not planned.")
+        missing.append("Packing ratios: metrics.jsonl has no step; a loop of your own logs none.")
     for run in runs:
         tokens, limit = run.lengths, run.config.train.microbatch_tokens
         if not len(tokens.samples):

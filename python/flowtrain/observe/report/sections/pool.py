@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowtrain.observe.report.charts.lines import Line, over_steps
-from flowtrain.observe.report.charts.ranks import pool_levels
+from flowtrain.observe.report.charts.ranks import MAX_LEVELS, pool_levels
 from flowtrain.observe.report.parts import Figure, Section, size
 from flowtrain.observe.report.read import ReportedRun
 from flowtrain.observe.report.sections.names import of, said_of
@@ -33,7 +33,8 @@ def pool(runs: Sequence[ReportedRun]) -> Section:
         if run.timeline is not None and (chart := pool_levels(run.timeline)):
             about = (
                 "Bytes of each rank's records in the pool during the timeline above: from the end "
-                "of their put to the end of their get."
+                "of their put to the end of their get; of several ranks, of the "
+                f"{MAX_LEVELS} with the most."
             )
             figures.append(Figure(f"Records in the pool{of(run, runs)}", about, chart))
     lines = [

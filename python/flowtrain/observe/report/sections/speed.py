@@ -42,7 +42,7 @@ def speed(runs: Sequence[ReportedRun]) -> Section:
             "and with half of causal attention, over time x peak of all ranks."
         )
         figures.append(Figure("MFU", about, chart, wide=False))
-    missing = [] if figures else ["Speed: no step has ended yet, or timing.jsonl is gone."]
+    missing = [] if figures else ["Speed: timing.jsonl has no step; a loop of your own logs none."]
     if any(len(numpy.unique(run.timing["peak_flops"])) > 1 for run in timed):
         findings.append("The peak changed where a run was resumed; MFU is of that of each step.")
     if timed:

@@ -19,8 +19,10 @@ from flowtrain.observe.report.parts import Figure, Section, percent
 from flowtrain.observe.report.read import ReportedRun
 from flowtrain.observe.report.sections.names import of, said_of
 from flowtrain.observe.report.totals import bubble_ratio
+from flowtrain.observe.report.waits import OTHERS, PLANNER
 
 _MIN_SHARE = 0.02
+_MAX_NAMED = 8
 _NO_EVENTS = "no rank has begun to train, or the folder events is gone"
 
 
@@ -31,11 +33,14 @@ def time_of_ranks(runs: Sequence[ReportedRun]) -> Section:
         if not run.accounts:
             missing.append(f"Time of the ranks{of(run, runs)}: {_NO_EVENTS}.")
             continue
-        bubbles = ", ".join(
-            f"{label} {percent(1 - busy(account.seconds))}"
-            for label, account in run.accounts.items()
+        bubbles = {label: 1 - busy(each.seconds) for label, each in run.accounts.items()}
+        shown = list(bubbles)
+        if len(shown) > _MAX_NAMED:
+            shown = [f(bubbles, key=lambda label: bubbles[label]) for f in (min, max)]
+        named = (" to " if len(bubbles) > _MAX_NAMED else ", ").join(
+            f"{label} {percent(bubbles[label])}" for label in shown
         )
-        text = f"bubble ratio {percent(bubble_ratio(run))} ({bubbles})."
+        text = f"bubble ratio {percent(bubble_ratio(run))} ({named})."
         findings.append(said_of(run, runs, text))
     prefix = {run.name: f"{run.name}: " if len(runs) > 1 else "" for run in runs}
     seconds = {
@@ -90,10 +95,10 @@ def waiting(runs: Sequence[ReportedRun]) -> Section:
             continue
         longest = sorted(waits.waited.items(), key=lambda item: -item[1])
         shown = [
-            f"{rank} waited for {'the ' * (other in ('planner', 'others'))}{other} "
+            f"{rank} waited for {'the ' * (other == PLANNER)}{other} "
             f"{percent(seconds / waits.seconds)} of its time"
             for (rank, other), seconds in longest[:3]
-            if seconds / waits.seconds >= _MIN_SHARE
+            if seconds / waits.seconds >= _MIN_SHARE and other != OTHERS
         ]
         text = "; ".join(shown) or "no rank waited 2 % of its time for another one"
         findings.append(said_of(run, runs, f"{text}."))
