@@ -231,6 +231,10 @@ def test_a_run_shows_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["report", str(run)]) == 2
     assert f"{run}: no run has started there; give the folder of a run" in capsys.readouterr().err
     started(run)
+    nowhere = tmp_path / "nowhere" / "page.html"
+    assert main(["report", str(run), "--out", str(nowhere)]) == 2
+    told = f"--out {nowhere}: it cannot be written (No such file or directory); name another file"
+    assert told in capsys.readouterr().err
     page = reported(run, out=out)
     assert page.titles == SECTIONS
     assert list(page.figures) == ["Course of the run"]
@@ -246,6 +250,15 @@ def test_a_run_shows_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert [row["step"] for row in page.figures["Loss"]] == [0, 1, 1]
     assert main(["report", str(run), "--steps", "0:1"]) == 2
     assert f"{run / 'events'}: no events, and so no timeline" in capsys.readouterr().err
+
+
+def test_a_build_without_the_library_of_charts_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("flowtrain.observe.report.page.VEGA", "absent.js")
+    assert main(["report", str(started(tmp_path / "run"))]) == 1
+    assert "absent.js: this FlowTrain was built without the library" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "report.html").exists()
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def over_steps(
             "type": "nominal",
             "sort": whats,
             "scale": {"range": list(_DASHES[: len(whats)])},
-            "legend": LINE_LEGEND,
+            "legend": {**LINE_LEGEND, "orient": "bottom"},
         }
     small = "~g" if log or max(values) < 1 else ",~f"
     form = "~%" if percent else "~s" if max(values) >= 1000 else small
