@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from flowtrain.config import RunConfig
 from flowtrain.data.digits import write_digits
-from flowtrain.models.dtypes import pool_dtype
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.registry import family_for
 from flowtrain.steps import Space
 from flowtrain.train.demo import demo_config
@@ -50,7 +50,7 @@ def min_pool_bytes(config: RunConfig) -> int:
     family = family_for(config.model.folder, projector_side=config.projector_side)
     space = Space(
         slab_bytes=config.pool.slab_bytes,
-        row_bytes=family.row_width * pool_dtype(config).itemsize,
+        row_bytes=family.row_width * DTYPES[config.pool.dtype or config.model.pass_dtype].itemsize,
         trained=config.flow.mode != "frozen",
     )
 

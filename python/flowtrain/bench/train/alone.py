@@ -26,7 +26,7 @@ from flowtrain.data.pixel_maker import PixelMaker
 from flowtrain.data.text import joined
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import EventLog
-from flowtrain.models.dtypes import compute_dtype
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.registry import family_for
 from flowtrain.models.sides import Backbone
@@ -78,7 +78,7 @@ class Alone:
         self._prefetch = prefetch
         self._pixels = PixelMaker(self._family)
         self._device = torch.device(config.model.device)
-        self._dtype = compute_dtype(config)
+        self._dtype = DTYPES[config.model.pass_dtype]
         side: ModuleName = "backbone" if name == "backbone" else "encoder"
         model = self._family.build(
             side,

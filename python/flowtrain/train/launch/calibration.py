@@ -14,7 +14,7 @@ from flowtrain.cost.accelerators import Accelerator, device_accelerator
 from flowtrain.cost.rates import Rates
 from flowtrain.cost.timing import DataSheetTiming
 from flowtrain.cost.topology import Link, Topology
-from flowtrain.models.dtypes import compute_dtype
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.plan.cluster import Cluster, NodeGroup
 from flowtrain.plan.cluster_local import cluster_of
 from flowtrain.plan.pools import Measured
@@ -72,7 +72,7 @@ def visible_gpus(config: RunConfig) -> tuple[Cluster, Measured | None]:
             return cluster, None
     except ValueError:
         cluster = None
-    dtype = compute_dtype(config)
+    dtype = DTYPES[config.model.pass_dtype]
     flops = min(
         peak_flops(torch.device("cuda", names.index(name)), dtype) for name in dict.fromkeys(names)
     )

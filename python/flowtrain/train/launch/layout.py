@@ -13,7 +13,7 @@ from flowtrain.cost.rates import RateTimes
 from flowtrain.data.errors import DataError
 from flowtrain.data.sizes import read_sizes
 from flowtrain.models.describe import describe_family
-from flowtrain.models.dtypes import compute_dtype
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.family import Family
 from flowtrain.models.lora import with_lora
 from flowtrain.models.registry import family_for
@@ -113,7 +113,7 @@ def _on_cores(config: RunConfig, family: Family) -> Choice | None:
     samples = first_samples(config)
     if not samples.sizes:
         return None
-    itemsize = compute_dtype(config).itemsize
+    itemsize = DTYPES[config.model.pass_dtype].itemsize
     part_bytes: Counter[str] = Counter()
     for name, size in _stepped_sizes(config, family).items():
         part_bytes[family.part_of(name)] += itemsize * size
@@ -135,7 +135,7 @@ def _on_cores(config: RunConfig, family: Family) -> Choice | None:
         logit_bytes=config.train.logit_bytes,
     )
     threads = threads_of(config)
-    rates = core_rates(compute_dtype(config), threads=threads)
+    rates = core_rates(DTYPES[config.model.pass_dtype], threads=threads)
     profile = config.flow.profile
     return choose_on_cores(
         steps,

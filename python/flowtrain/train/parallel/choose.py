@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from flowtrain.config.layout import ModuleName
 from flowtrain.config.schema import RunConfig
-from flowtrain.models.dtypes import compute_dtype, reduce_dtype
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.train.control.world import World
 from flowtrain.train.parallel.interface import Parallel
 from flowtrain.train.parallel.replicated import Replicated
@@ -21,8 +21,9 @@ from flowtrain.train.parallel.sharded import Sharded
 def parallel_for(config: RunConfig, module: ModuleName, world: World) -> Parallel:
     """The strategy of a module; a collective call of all ranks of the world."""
     chosen = config.parallel_of(module)
+    reduce_dtype = DTYPES[config.optim.reduce_dtype or config.model.dtype]
     if chosen.sharding == "replicated":
-        return Replicated(world, reduce_dtype=reduce_dtype(config))
+        return Replicated(world, reduce_dtype=reduce_dtype)
     offload = config.offloads(module)
     return Sharded(
         _mesh(
@@ -34,8 +35,8 @@ def parallel_for(config: RunConfig, module: ModuleName, world: World) -> Paralle
         ),
         once=chosen.meets == "once",
         alternates=module == "backbone",
-        compute_dtype=compute_dtype(config),
-        reduce_dtype=reduce_dtype(config),
+        compute_dtype=DTYPES[config.model.pass_dtype],
+        reduce_dtype=reduce_dtype,
         offload=offload,
     )
 

@@ -15,7 +15,7 @@ import torch
 
 from flowtrain.config.schema import Part, RunConfig
 from flowtrain.cost.profiled import Record, Sample, Update, kinds_of
-from flowtrain.models.dtypes import compute_dtype
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
 from flowtrain.train.control.exchange import StepDecision
@@ -53,7 +53,7 @@ class Passes:
     ) -> None:
         self._config = config
         self._device = device
-        self._dtype = compute_dtype(config)
+        self._dtype = DTYPES[config.model.pass_dtype]
         whole = family_for(config.model.folder, projector_side="encoder")
         self._whole_sizes = self._part_sizes(whole)
         self.layers = whole.layers

@@ -8,7 +8,7 @@ import torch
 
 from flowtrain.config.layout import ModuleName
 from flowtrain.config.schema import RunConfig
-from flowtrain.models.dtypes import stored_dtype
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.loading import load_weights
 from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.sides import Backbone
@@ -43,7 +43,7 @@ def build_module(name: ModuleName, config: RunConfig, context: RankContext) -> M
         name,
         weights=config.model.path,
         seed=config.train.seed,
-        dtype=stored_dtype(config),
+        dtype=DTYPES[config.model.dtype],
         device=device if fill is None else torch.device("meta"),
         before_load=partial(freeze_and_cast, config=config, part_of=family.part_of),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.models.dtypes import compute_dtype, pool_dtype
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.registry import family_for
 from flowtrain.steps import Space
 from flowtrain.train.control.world import World
@@ -27,9 +27,10 @@ def context_of(config: RunConfig, membership: Membership, world: World) -> RankC
         projector_side=config.projector_side,
         lora=config.lora,
     )
+    pool_dtype = DTYPES[config.pool.dtype or config.model.pass_dtype]
     space = Space(
         slab_bytes=config.pool.slab_bytes,
-        row_bytes=family.row_width * pool_dtype(config).itemsize,
+        row_bytes=family.row_width * pool_dtype.itemsize,
         trained=flow.mode != "frozen",
         depth=_depth(config),
         colocated=flow.chosen.colocated,
@@ -38,8 +39,8 @@ def context_of(config: RunConfig, membership: Membership, world: World) -> RankC
     return RankContext(
         flow=flow,
         seed=config.train.seed,
-        dtype=compute_dtype(config),
-        pool_dtype=pool_dtype(config),
+        dtype=DTYPES[config.model.pass_dtype],
+        pool_dtype=pool_dtype,
         world=world,
         store=membership.store,
         pool=membership.pool,

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from flowtrain.config.schema import RunConfig
 from flowtrain.cost.flops import Side
 from flowtrain.models.adapters import ADAPTER, adapted_layers, adapter_names, merge
-from flowtrain.models.dtypes import stored_dtype
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.export import save_adapters, save_final
 from flowtrain.models.family import Family
 from flowtrain.models.images import PixelLimits
@@ -73,7 +73,7 @@ def write_model(
         "full",
         weights=config.model.path,
         seed=config.train.seed,
-        dtype=stored_dtype(config),
+        dtype=DTYPES[config.model.dtype],
         device=torch.device("cpu"),
     )
     freeze(model, config, part_of=family.part_of)

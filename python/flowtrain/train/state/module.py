@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from flowtrain.config.schema import Part, RunConfig
-from flowtrain.models.dtypes import compute_dtype
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.train.control.exchange import StepDecision
 from flowtrain.train.parallel.interface import Parallel
 from flowtrain.train.parallel.replicated import Replicated
@@ -95,7 +95,7 @@ class ModuleState:
             fill(module)
         side = ModuleState(module, holds, part_of, parallel=parallel)
         if not parallel.divides:  # Else the ranks divide what is stored, and cast what they gather.
-            side.master = MasterWeights(side.trainable, compute_dtype(config))
+            side.master = MasterWeights(side.trainable, DTYPES[config.model.pass_dtype])
         if side.trainable:
             named = [(n, p) for n, p in module.named_parameters() if holds(n) and p.requires_grad]
             side.optimizer = build_optimizer(named, config.optim)

@@ -10,7 +10,7 @@ from flowtrain.config.checks import ConfigError
 from flowtrain.config.optim import ParameterGroup
 from flowtrain.config.schema import Part, RunConfig
 from flowtrain.models.adapters import modules_to_save
-from flowtrain.models.dtypes import compute_dtype
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.family import Family
 from flowtrain.train.state.optimizer import check_groups, group_of
 
@@ -59,7 +59,7 @@ def freeze_and_cast(
     freeze(module, config, part_of=part_of, holds=holds)
     for name, parameter in module.named_parameters():
         if holds(name) and not parameter.requires_grad:
-            parameter.data = parameter.data.to(compute_dtype(config))
+            parameter.data = parameter.data.to(DTYPES[config.model.pass_dtype])
 
 
 def frozen_names(module: torch.nn.Module) -> set[str]:
