@@ -27,7 +27,7 @@ def world(tmp_path: Path, device: int) -> Iterator[Any]:
     store = dist.FileStore(str(tmp_path / "store"), 1)
     dist.init_process_group("nccl", store=store, rank=0, world_size=1)
     cuda = torch.device("cuda", device)
-    yield SimpleNamespace(size=1, device=cuda, reduce_on=cuda)
+    yield SimpleNamespace(size=1, device=cuda, reduce_on=cuda, makes_groups=True)
     dist.destroy_process_group()
 
 

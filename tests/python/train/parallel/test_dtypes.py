@@ -45,6 +45,7 @@ def _check(sharding: str, folder: Path, rank: int) -> None:
             device=torch.device("cpu"),
             reduce_on=torch.device("cpu"),
             activity=Activity(),
+            makes_groups=True,
         )
         torch.manual_seed(0)
         module = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 2)).to(stored)

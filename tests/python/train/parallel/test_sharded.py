@@ -30,7 +30,7 @@ def trained(rank: int, sharding: str, *, offload: bool) -> tuple[list[float], li
     }
     config = from_dict(run_tree(Path("run"), Path("data"), **sections))
     cpu = torch.device("cpu")
-    world: Any = SimpleNamespace(size=2, device=cpu, reduce_on=cpu)
+    world: Any = SimpleNamespace(size=2, device=cpu, reduce_on=cpu, makes_groups=True)
     parallel = parallel_for(config, "backbone", world)
     assert parallel.offloads == offload
     with patch.object(sharded, "fully_shard", wraps=fully_shard) as divided:
