@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
-from flowtrain.config import RunConfig, from_dict
+from flowtrain.config import RunConfig, dump, from_dict
 from flowtrain.config.schema import Part
 from flowtrain.models.dtypes import DTYPES
 from flowtrain.steps import StepPlan
 from flowtrain.train.control.exchange import StepDecision
 from flowtrain.train.state.checkpoint import Checkpoints, read_meta
 from flowtrain.train.state.module import ModuleState
+from flowtrain.train.state.trained import Trained
 
 APPLY = StepDecision(action="apply", scale=1.0, loss=0.0, grad_norm=0.0, num_targets=1, seconds={})
 
@@ -44,6 +45,17 @@ def rate(module: ModuleState) -> float:
     return float(module.optimizer.param_groups[0]["lr"])
 
 
+def module_of(module: torch.nn.Module, config: RunConfig, **options: Any) -> ModuleState:
+    """A module as a run trains it."""
+    return ModuleState.build(
+        module,
+        Trained(config.trained_parts, config.optim),
+        dtype=DTYPES[config.model.pass_dtype],
+        steps=config.schedule_steps,
+        **options,
+    )
+
+
 def train(
     config: RunConfig,
     first: int = 0,
@@ -59,11 +71,20 @@ def train(
     """
     torch.manual_seed(config.train.seed)
     linear = torch.nn.Linear(3, 2, dtype=DTYPES[config.model.dtype])
-    module = ModuleState.build(linear, config, part_of=part_of)
+    module = module_of(linear, config, part_of=part_of)
     world: Any = SimpleNamespace(name="backbone", size=ranks, commits=True)
     store: Any = SimpleNamespace(get=lambda *_, **__: {"encoder": 0}, delete=lambda _: None)
     store.clone = lambda: store
-    checkpoints = Checkpoints(config, world, {"backbone": module}, store)
+    checkpoints = Checkpoints(
+        config.run,
+        config.checkpoint,
+        world,
+        {"backbone": module},
+        store,
+        config_text=dump(config),
+        adapters=False,
+        keeps_best=config.eval.keep_best,
+    )
     if first:
         checkpoint = config.run / "checkpoints" / f"step-{first:08d}"
         checkpoints.load(checkpoint, read_meta(checkpoint))

@@ -39,6 +39,7 @@ from flowtrain.train.ranks.batch import packed_batch
 from flowtrain.train.ranks.encoder import pixel_requests
 from flowtrain.train.state.logs import PLANS
 from flowtrain.train.state.module import ModuleState
+from flowtrain.train.state.trained import Trained
 
 
 def text_requests(rank: int, plan: StepPlan) -> Iterator[Request]:
@@ -90,7 +91,13 @@ class Alone:
         recompute_blocks(self._family, model, config.parallel.of(side))
         if isinstance(model, Backbone):
             model.logit_bytes = config.train.logit_bytes
-        self._module = ModuleState.build(model, config, part_of=self._family.part_of)
+        self._module = ModuleState.build(
+            model,
+            Trained(config.trained_parts, config.optim),
+            dtype=self._dtype,
+            steps=config.schedule_steps,
+            part_of=self._family.part_of,
+        )
         tokens = max(sum(item.num_rows for item in plan.items) for plan in plans.values())
         self._noise = torch.randn(
             tokens, self._family.row_width, dtype=self._dtype, device=self._device

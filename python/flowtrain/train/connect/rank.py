@@ -33,7 +33,7 @@ from flowtrain.train.ranks.build import encoder_part, exchange_of, explained_of
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.device import register
 from flowtrain.train.ranks.membership import Membership
-from flowtrain.train.ranks.modules import build_module
+from flowtrain.train.ranks.modules import build_module, checkpoints_of
 from flowtrain.train.ranks.of_run import context_of
 from flowtrain.train.ranks.planners import Planners
 from flowtrain.train.ranks.profiler import Profiler
@@ -42,7 +42,7 @@ from flowtrain.train.ranks.recording import record_events
 from flowtrain.train.ranks.step import Delays
 from flowtrain.train.ranks.update import Update
 from flowtrain.train.state import atomic
-from flowtrain.train.state.checkpoint import Checkpoints, latest, read_meta
+from flowtrain.train.state.checkpoint import latest, read_meta
 from flowtrain.train.state.ending import COMPLETE, failed, record_end
 from flowtrain.train.state.logs import POOL
 from flowtrain.train.state.module import ModuleState
@@ -265,7 +265,7 @@ class LoopRank:
             encoder = encoder_part(
                 context, modules["encoder"], reads, records=records, gradients=gradients
             )
-        checkpoints = Checkpoints(config, world, modules, context.store)
+        checkpoints = checkpoints_of(config, context, modules)
         if self._checkpoint is not None and self._meta is not None:
             checkpoints.load(self._checkpoint, self._meta)
         for module in modules.values():

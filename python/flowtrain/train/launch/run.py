@@ -42,7 +42,7 @@ from flowtrain.train.state.corrections import check_corrections
 from flowtrain.train.state.ending import recorded_end
 from flowtrain.train.state.final import write_final
 from flowtrain.train.state.run_folder import open_run
-from flowtrain.train.state.trained import check_trained
+from flowtrain.train.state.trained import Trained
 
 SUMMARY = "summary.json"
 _LEFT_OUT = ("skipped", "dropped", "truncated")
@@ -107,7 +107,7 @@ def _train(
         projector_side=config.projector_side,
         lora=config.lora,
     )
-    check_trained(config, family)
+    Trained(config.trained_parts, config.optim).check(family, mode=config.flow.mode)
     check_recompute(config.parallel, family)
     if config.model.path is not None:
         check_weights(config.model.path)

@@ -24,6 +24,7 @@ from flowtrain.train.profile.probe import Probe
 from flowtrain.train.profile.shapes import ImagesShape, RowShape, Shape
 from flowtrain.train.ranks.batch import packed_batch
 from flowtrain.train.state.module import ModuleState
+from flowtrain.train.state.trained import Trained
 
 _DECISION = StepDecision(
     action="apply", scale=0.5, loss=0.0, grad_norm=1.0, num_targets=1, seconds={}
@@ -153,13 +154,9 @@ class Passes:
 
     def _with_optimizers(self, config: RunConfig) -> dict[Part, ModuleState]:
         """Each part of the model as a module of its own, which trains in any case."""
-        everything = replace(
-            config,
-            model=replace(config.model, freeze=()),
-            flow=replace(config.flow, mode="strict", staleness=0),
-            # A run has as many steps as its schedule, and a session any number.
-            optim=replace(config.optim, schedule="constant", warmup_steps=0),
-        )
+        # A run has as many steps as its schedule, and a session any number.
+        optim = replace(config.optim, schedule="constant", warmup_steps=0)
+        everything = Trained(get_args(Part), optim)
         part_of = self.family.part_of
 
         def lies_in(part: Part, name: str) -> bool:
@@ -167,7 +164,12 @@ class Passes:
 
         return {
             part: ModuleState.build(
-                self._model, everything, part_of=part_of, holds=partial(lies_in, part)
+                self._model,
+                everything,
+                dtype=self._dtype,
+                steps=config.schedule_steps,
+                part_of=part_of,
+                holds=partial(lies_in, part),
             )
             for part in get_args(Part)
         }

@@ -34,7 +34,7 @@ from flowtrain.train.records.loopback import Loopback
 from flowtrain.train.state.checkpoint import Checkpoints
 from flowtrain.train.state.module import ModuleState
 from flowtrain.train.state.optimizer import LearningRates
-from flowtrain.train.state.trained import trained_groups
+from flowtrain.train.state.trained import Trained
 
 
 class RankBuilder:
@@ -140,7 +140,7 @@ class RankBuilder:
             steps=config.train.steps,
             rates=LearningRates(
                 config.optim,
-                trained_groups(config, context.family),
+                Trained(config.trained_parts, config.optim).groups(context.family),
                 steps=config.schedule_steps,
             ),
             peak_flops=job_peak_flops(

@@ -1,12 +1,14 @@
-"""Builds a module of a rank: its weights, its strategy, and its optimizer."""
+"""Builds the modules of a rank: weights, strategy, optimizer and checkpoints."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import torch
 
 from flowtrain.config.layout import ModuleName
+from flowtrain.config.load import dump
 from flowtrain.config.schema import RunConfig
 from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.loading import load_weights
@@ -14,8 +16,9 @@ from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.sides import Backbone
 from flowtrain.train.parallel.choose import parallel_for
 from flowtrain.train.ranks.context import RankContext
+from flowtrain.train.state.checkpoint import Checkpoints
 from flowtrain.train.state.module import ModuleState
-from flowtrain.train.state.trained import freeze_and_cast
+from flowtrain.train.state.trained import Trained
 
 
 def build_module(name: ModuleName, config: RunConfig, context: RankContext) -> ModuleState:
@@ -27,6 +30,7 @@ def build_module(name: ModuleName, config: RunConfig, context: RankContext) -> M
         context: Connections and services of this rank.
     """
     family, device = context.family, context.world.device
+    trained = Trained(config.trained_parts, config.optim)
     parallel = parallel_for(config, name, context.world)
     fill = None
     if parallel.divides and config.model.path is not None:
@@ -45,7 +49,7 @@ def build_module(name: ModuleName, config: RunConfig, context: RankContext) -> M
         seed=config.train.seed,
         dtype=DTYPES[config.model.dtype],
         device=device if fill is None else torch.device("meta"),
-        before_load=partial(freeze_and_cast, config=config, part_of=family.part_of),
+        before_load=partial(trained.freeze, part_of=family.part_of, dtype=context.dtype),
     )
     recompute_blocks(family, module, config.parallel.of(name))
     if isinstance(module, Backbone):
@@ -54,9 +58,27 @@ def build_module(name: ModuleName, config: RunConfig, context: RankContext) -> M
             module.require_input_gradients()
     return ModuleState.build(
         module,
-        config,
+        trained,
+        dtype=context.dtype,
+        steps=config.schedule_steps,
         part_of=family.part_of,
         parallel=parallel,
         blocks=family.blocks(module),
         fill=fill,
+    )
+
+
+def checkpoints_of(
+    config: RunConfig, context: RankContext, modules: Mapping[str, ModuleState]
+) -> Checkpoints:
+    """Saves and loads the modules of the world of a rank."""
+    return Checkpoints(
+        config.run,
+        config.checkpoint,
+        context.world,
+        modules,
+        context.store,
+        config_text=dump(config),
+        adapters=bool(config.lora.adapters),
+        keeps_best=config.eval.keep_best,
     )

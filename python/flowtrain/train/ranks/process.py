@@ -27,13 +27,12 @@ from flowtrain.train.ranks.build import RankBuilder
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.device import choose_device, register
 from flowtrain.train.ranks.membership import Membership
-from flowtrain.train.ranks.modules import build_module
+from flowtrain.train.ranks.modules import build_module, checkpoints_of
 from flowtrain.train.ranks.of_run import context_of
 from flowtrain.train.ranks.recording import record_events
 from flowtrain.train.state.checkpoint import (
     CheckpointError,
     CheckpointMeta,
-    Checkpoints,
     latest,
     read_meta,
 )
@@ -116,7 +115,7 @@ class RankProcess:
         modules: dict[str, ModuleState] = {
             name: build_module(name, self.config, context) for name in self.world.modules
         }
-        checkpoints = Checkpoints(self.config, context.world, modules, context.store)
+        checkpoints = checkpoints_of(self.config, context, modules)
         if self.checkpoint is not None and self.meta is not None:
             checkpoints.load(self.checkpoint, self.meta)
         for module in modules.values():

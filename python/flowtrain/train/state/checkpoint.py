@@ -28,8 +28,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.storage import WriteResult
 
 from flowtrain.config.checks import ConfigError
-from flowtrain.config.load import dump
-from flowtrain.config.schema import RunConfig
+from flowtrain.config.schema import CheckpointConfig
 from flowtrain.config.tree import build
 from flowtrain.data.records import drop_before
 from flowtrain.models.family import Family
@@ -180,24 +179,24 @@ class _Writer(dcp.FileSystemWriter):
             raise _os_error_behind(error) from None
 
 
-def _saved(module: torch.nn.Module, config: RunConfig) -> dict[str, Any]:
+def _saved(module: torch.nn.Module, adapters: bool) -> dict[str, Any]:
     """The tensors of a module that its checkpoints have, by name.
 
     Beside adapters, weights that do not train are left out: each start has them from the folder of
     the model, or draws them from the seed.
     """
-    left_out = frozen_names(module) if config.lora.adapters else set()
+    left_out = frozen_names(module) if adapters else set()
     state = get_model_state_dict(module)
     return {name: value for name, value in state.items() if name not in left_out}
 
 
-def _tensors(module: ModuleState, config: RunConfig) -> dict[str, Any]:
+def _tensors(module: ModuleState, adapters: bool) -> dict[str, Any]:
     """The tensors of a part of the model and of its optimizer, with its master weights in place.
 
     The optimizer is left out while it has no state.
     Its parameter groups are always left out, since their values come from the configuration.
     """
-    model = _saved(module.module, config)
+    model = _saved(module.module, adapters)
     state: dict[str, Any] = {"model": {k: v for k, v in model.items() if module.holds(k)}}
     if module.optimizer is not None and module.stepped:
         module.complete_state()
@@ -213,21 +212,38 @@ class Checkpoints:
     written it, and until then the checkpoint before is the latest.
 
     Args:
-        config: The run.
+        run: Folder of the run.
+        config: Section `checkpoint`.
         world: The world of this rank.
         modules: The modules that its ranks hold, by name.
         store: The job's store, through which the worlds agree that a checkpoint is complete.
+        config_text: Configuration of the run, which each checkpoint has beside it.
+        adapters: Whether adapters train.
+        keeps_best: Whether the checkpoint with the lowest loss of an evaluation is kept.
     """
 
     def __init__(
-        self, config: RunConfig, world: World, modules: Mapping[str, ModuleState], store: JobStore
+        self,
+        run: Path,
+        config: CheckpointConfig,
+        world: World,
+        modules: Mapping[str, ModuleState],
+        store: JobStore,
+        *,
+        config_text: str,
+        adapters: bool,
+        keeps_best: bool,
     ) -> None:
-        self._config = config
+        self._run = run
+        self._keep = config.keep
+        self._config_text = config_text
+        self._adapters = adapters
+        self._keeps_best = keeps_best
         self._world = world
         self._modules = modules
         self._store = store
-        self._folder = config.run / "checkpoints"
-        self._background = Background(world, store) if config.checkpoint.background else None
+        self._folder = run / "checkpoints"
+        self._background = Background(world, store) if config.background else None
 
     def save(self, plan: StepPlan, eval_loss: float | None = None) -> None:
         """Save after the update of a step; called by every rank.
@@ -247,18 +263,18 @@ class Checkpoints:
         stepped = {name: module.stepped for name, module in self._modules.items()}
         meta = CheckpointMeta(step=plan.step, cursor=plan.cursor, stepped=stepped)
         if eval_loss is not None and math.isfinite(eval_loss):
-            held_out = held_out_contents(self._config.run)
+            held_out = held_out_contents(self._run)
             meta = replace(meta, eval_loss=eval_loss, held_out=held_out)
         if self._background is None:
             for name, module in self._modules.items():
                 with module.master.in_place():
-                    self._write(part / name, _tensors(module, self._config), None)
+                    self._write(part / name, _tensors(module, self._adapters), None)
             self._complete(part, meta, self._store)
             return
         copies = {}
         for name, module in self._modules.items():
             with module.master.in_place():
-                copies[name] = self._background.copied(_tensors(module, self._config))
+                copies[name] = self._background.copied(_tensors(module, self._adapters))
         self._background.start(partial(self._write_copies, part, copies, meta))
 
     def poll(self) -> None:
@@ -310,21 +326,20 @@ class Checkpoints:
     def _commit(self, part: Path, meta: CheckpointMeta) -> None:
         with _checkpoint_errors(part):
             part.joinpath("mark.json").write_text(json.dumps(asdict(meta)))
-            part.joinpath("config.yaml").write_text(dump(self._config))
-            shutil.copyfile(self._config.run / FINGERPRINT, part / FINGERPRINT)
+            part.joinpath("config.yaml").write_text(self._config_text)
+            shutil.copyfile(self._run / FINGERPRINT, part / FINGERPRINT)
             # Also after a power failure, the logs must contain the steps of the checkpoint.
-            for log in filter(Path.exists, (self._config.run / name for name in LOGS)):
+            for log in filter(Path.exists, (self._run / name for name in LOGS)):
                 flush(log)
             commit(part, part.with_suffix(""))
-        kept = best(self._config.run) if self._config.eval.keep_best else None
-        valid = list(valid_checkpoints(self._config.run).values())
-        keep = self._config.checkpoint.keep
-        for old in valid[:-keep]:
+        kept = best(self._run) if self._keeps_best else None
+        valid = list(valid_checkpoints(self._run).values())
+        for old in valid[: -self._keep]:
             if old != kept:
                 remove(old)
-        if (spool := self._config.run / SPOOL).exists():
+        if (spool := self._run / SPOOL).exists():
             # Not the best checkpoint: it may be so old that the records since would fill the disk.
-            drop_before(spool, min(read_meta(path).cursor for path in valid[-keep:]))
+            drop_before(spool, min(read_meta(path).cursor for path in valid[-self._keep :]))
 
     def load(self, checkpoint: Path, meta: CheckpointMeta) -> None:
         """Load the modules and the state of their optimizers, and advance their schedules.
@@ -342,7 +357,7 @@ class Checkpoints:
             self._load_tensors(folder, module)
 
     def _load_tensors(self, folder: Path, module: ModuleState) -> None:
-        state = _tensors(module, self._config)
+        state = _tensors(module, self._adapters)
         with _checkpoint_errors(folder, without(folder.parent)):
             check_metadata(folder)
             dcp.load(state, checkpoint_id=folder, no_dist=self._world.size == 1)
@@ -358,9 +373,7 @@ class Checkpoints:
             )
 
 
-def load_part(
-    checkpoint: Path, part: str, module: torch.nn.Module, family: Family, config: RunConfig
-) -> None:
+def load_part(checkpoint: Path, part: str, module: torch.nn.Module, family: Family) -> None:
     """Load one part of a full model, in a process without a process group.
 
     Args:
@@ -368,9 +381,8 @@ def load_part(
         part: The part.
         module: The full model; its parameters that train require gradients.
         family: Its family.
-        config: The run.
     """
-    state = _saved(module, config)
+    state = _saved(module, bool(family.lora.adapters))
     wanted = {key: value for key, value in state.items() if family.side_of(key) == part}
     folder = checkpoint / part
     with _checkpoint_errors(folder, without(checkpoint)):

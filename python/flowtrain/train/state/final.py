@@ -24,7 +24,7 @@ from flowtrain.models.registry import family_for
 from flowtrain.train.state.atomic import PART, commit
 from flowtrain.train.state.checkpoint import load_part
 from flowtrain.train.state.resume import check_copied
-from flowtrain.train.state.trained import freeze
+from flowtrain.train.state.trained import Trained
 
 
 def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
@@ -76,11 +76,11 @@ def write_model(
         dtype=DTYPES[config.model.dtype],
         device=torch.device("cpu"),
     )
-    freeze(model, config, part_of=family.part_of)
+    Trained(config.trained_parts, config.optim).freeze(model, part_of=family.part_of)
     trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
     before = {name: value.detach().clone() for name, value in trained.items()}
     for module in ("encoder", "backbone"):
-        load_part(checkpoint, module, model, family, config)
+        load_part(checkpoint, module, model, family)
     change = _weight_change(model, before, family)
     part = folder.with_name(folder.name + PART)
     if part.exists():

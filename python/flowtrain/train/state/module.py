@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 
-from flowtrain.config.schema import Part, RunConfig
-from flowtrain.models.dtypes import DTYPES
+from flowtrain.config.schema import Part
 from flowtrain.train.control.exchange import StepDecision
 from flowtrain.train.parallel.interface import Parallel
 from flowtrain.train.parallel.replicated import Replicated
 from flowtrain.train.state.master import MasterWeights
 from flowtrain.train.state.optimizer import advance, build_optimizer, build_schedule
-from flowtrain.train.state.trained import freeze_and_cast
+from flowtrain.train.state.trained import Trained
 
 
 def _all(_name: str) -> bool:
@@ -68,8 +67,10 @@ class ModuleState:
     @staticmethod
     def build(
         module: torch.nn.Module,
-        config: RunConfig,
+        trained: Trained,
         *,
+        dtype: torch.dtype,
+        steps: int,
         part_of: Callable[[str], Part] = _backbone,
         holds: Callable[[str], bool] = _all,
         parallel: Parallel | None = None,
@@ -80,14 +81,16 @@ class ModuleState:
 
         Args:
             module: The model, in the dtype in which it is stored.
-            config: The run.
+            trained: What trains, and the optimizer.
+            dtype: Dtype of the passes.
+            steps: Steps of the schedule.
             part_of: The part that a parameter belongs to, by its name.
             holds: Whether a parameter is on this side, by its name.
             parallel: What the ranks of the module do together; None for a single process.
             blocks: Modules that are computed one after the other, and divided each on its own.
             fill: Gives the divided module its weights; None if it has them.
         """
-        freeze_and_cast(module, config, part_of=part_of, holds=holds)
+        trained.freeze(module, part_of=part_of, holds=holds, dtype=dtype)
         own = parallel is None
         parallel = parallel or Replicated()
         parallel.prepare(module, blocks)
@@ -95,13 +98,11 @@ class ModuleState:
             fill(module)
         side = ModuleState(module, holds, part_of, parallel=parallel)
         if not parallel.divides:  # Else the ranks divide what is stored, and cast what they gather.
-            side.master = MasterWeights(side.trainable, DTYPES[config.model.pass_dtype])
+            side.master = MasterWeights(side.trainable, dtype)
         if side.trainable:
             named = [(n, p) for n, p in module.named_parameters() if holds(n) and p.requires_grad]
-            side.optimizer = build_optimizer(named, config.optim)
-            side.schedule = build_schedule(
-                side.optimizer, config.optim, steps=config.schedule_steps
-            )
+            side.optimizer = build_optimizer(named, trained.optim)
+            side.schedule = build_schedule(side.optimizer, trained.optim, steps=steps)
         if own:
             side.begin()
         return side

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 import torch
 
 from flowtrain.config.checks import ConfigError
-from flowtrain.config.optim import ParameterGroup
-from flowtrain.config.schema import Part, RunConfig
+from flowtrain.config.flow import Mode
+from flowtrain.config.optim import OptimConfig, ParameterGroup
+from flowtrain.config.schema import Part
 from flowtrain.models.adapters import modules_to_save
-from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.family import Family
 from flowtrain.train.state.optimizer import check_groups, group_of
 
@@ -19,47 +20,82 @@ def _all(_name: str) -> bool:
     return True
 
 
-def freeze(
-    module: torch.nn.Module,
-    config: RunConfig,
-    *,
-    part_of: Callable[[str], Part],
-    holds: Callable[[str], bool] = _all,
-) -> None:
-    """Let the parameters that do not train in a run require no gradient.
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What of a model trains in a run.
 
-    Args:
-        module: The model or one side of it. Parameters that the loss does not depend on, and
-            weights that an adapter trains in place of, require none already.
-        config: The run.
-        part_of: The part that a parameter belongs to, by its name.
-        holds: Whether to look at a parameter, by its name.
+    Attributes:
+        parts: The parts that train.
+        optim: Section `optim`; a group with `train: false` does not train either.
     """
-    for name, parameter in module.named_parameters():
-        if holds(name) and not _trains(name, part_of(name), config):
-            parameter.requires_grad_(False)
 
+    parts: Collection[Part]
+    optim: OptimConfig
 
-def freeze_and_cast(
-    module: torch.nn.Module,
-    config: RunConfig,
-    *,
-    part_of: Callable[[str], Part],
-    holds: Callable[[str], bool] = _all,
-) -> None:
-    """Freeze what does not train, as `freeze` does, and keep it in the dtype of the passes alone.
+    def freeze(
+        self,
+        module: torch.nn.Module,
+        *,
+        part_of: Callable[[str], Part],
+        holds: Callable[[str], bool] = _all,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Let the parameters that do not train require no gradient.
 
-    Args:
-        module: As for `freeze`. Before it is read from a folder, it has the weights in no other
-            dtype at any time.
-        config: As for `freeze`.
-        part_of: As for `freeze`.
-        holds: As for `freeze`.
-    """
-    freeze(module, config, part_of=part_of, holds=holds)
-    for name, parameter in module.named_parameters():
-        if holds(name) and not parameter.requires_grad:
-            parameter.data = parameter.data.to(DTYPES[config.model.pass_dtype])
+        Args:
+            module: The model or one side of it. Parameters that the loss does not depend on, and
+                weights that an adapter trains in place of, require none already.
+            part_of: The part that a parameter belongs to, by its name.
+            holds: Whether to look at a parameter, by its name.
+            dtype: Dtype of the passes, which what does not train is kept in alone: with this called
+                before a model is read from a folder, it has such weights in no other at any time.
+                None leaves dtypes as they are.
+        """
+        for name, parameter in module.named_parameters():
+            if holds(name) and not self._trains(name, part_of(name)):
+                parameter.requires_grad_(False)
+            if holds(name) and not parameter.requires_grad and dtype is not None:
+                parameter.data = parameter.data.to(dtype)
+
+    def check(self, family: Family, *, mode: Mode) -> None:
+        """Check the groups, and the adapters of a model, against its parameters.
+
+        Raises:
+            ConfigError: A group has no parameter, an adapter has no layer, nothing would train
+                that `flow.mode` lets train, or what trains beside adapters cannot be saved with
+                them.
+        """
+        if not self.optim.groups and not family.lora.adapters:
+            return
+        names = _names(family)
+        check_groups(self.optim, names)
+        sides = {family.side_of(n) for n in names if self._trains(n, family.part_of(n))}
+        if not sides:
+            raise ConfigError("optim.groups: nothing would train; remove a group with train: false")
+        if mode != "frozen" and "encoder" not in sides:
+            raise ConfigError(
+                f"optim.groups: neither encoder nor projector would train with flow.mode={mode}; "
+                "set flow.mode to frozen"
+            )
+        if family.lora.adapters:
+            model = family.meta_model()
+            self.freeze(model, part_of=family.part_of)
+            modules_to_save(model)
+
+    def groups(self, family: Family) -> list[ParameterGroup]:
+        """The groups of `optim.groups` with a parameter that trains."""
+        if not self.optim.groups:
+            return []
+        trained = {
+            group_of(name, self.optim)
+            for name in _names(family)
+            if self._trains(name, family.part_of(name))
+        }
+        return [group for group in self.optim.groups if group in trained]
+
+    def _trains(self, name: str, part: Part) -> bool:
+        group = group_of(name, self.optim)
+        return part in self.parts and (group is None or group.train)
 
 
 def frozen_names(module: torch.nn.Module) -> set[str]:
@@ -68,48 +104,6 @@ def frozen_names(module: torch.nn.Module) -> set[str]:
     return {name for name, parameter in named if not parameter.requires_grad}
 
 
-def check_trained(config: RunConfig, family: Family) -> None:
-    """Check `optim.groups` and `lora` against the parameters of the model.
-
-    Raises:
-        ConfigError: A group has no parameter, an adapter has no layer, nothing would train that has
-            to, or what trains beside adapters cannot be saved with them.
-    """
-    if not config.optim.groups and not config.lora.adapters:
-        return
-    names = _names(config, family)
-    check_groups(config.optim, names)
-    sides = {family.side_of(n) for n in names if _trains(n, family.part_of(n), config)}
-    if not sides:
-        raise ConfigError("optim.groups: nothing would train; remove a group with train: false")
-    if config.flow.mode != "frozen" and "encoder" not in sides:
-        raise ConfigError(
-            f"optim.groups: neither encoder nor projector would train with flow.mode="
-            f"{config.flow.mode}; set flow.mode to frozen"
-        )
-    if config.lora.adapters:
-        model = family.meta_model()
-        freeze(model, config, part_of=family.part_of)
-        modules_to_save(model)
-
-
-def trained_groups(config: RunConfig, family: Family) -> list[ParameterGroup]:
-    """The groups of `optim.groups` with a parameter that trains."""
-    if not config.optim.groups:
-        return []
-    trained = {
-        group_of(name, config.optim)
-        for name in _names(config, family)
-        if _trains(name, family.part_of(name), config)
-    }
-    return [group for group in config.optim.groups if group in trained]
-
-
-def _names(config: RunConfig, family: Family) -> Collection[str]:
+def _names(family: Family) -> Collection[str]:
     """Names of the parameters, without weights that an adapter trains in place of."""
-    return family.trainable_sizes() if config.lora.adapters else family.parameter_sizes()
-
-
-def _trains(name: str, part: Part, config: RunConfig) -> bool:
-    group = group_of(name, config.optim)
-    return part in config.trained_parts and (group is None or group.train)
+    return family.trainable_sizes() if family.lora.adapters else family.parameter_sizes()

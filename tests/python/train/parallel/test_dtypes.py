@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from linear_run import APPLY, configuration
+from linear_run import APPLY, configuration, module_of
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -18,7 +18,6 @@ from two_ranks import on_two_ranks
 
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.parallel.choose import parallel_for
-from flowtrain.train.state.module import ModuleState
 
 MIXED = {"model": {"compute_dtype": "bfloat16"}}
 ROUNDED = {**MIXED, "optim": {"reduce_dtype": "bfloat16"}}
@@ -50,7 +49,7 @@ def _check(sharding: str, folder: Path, rank: int) -> None:
         torch.manual_seed(0)
         module = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 2)).to(stored)
         module[0].bias.requires_grad_(False)
-        state = ModuleState.build(
+        state = module_of(
             module, config, parallel=parallel_for(config, "backbone", world), blocks=[module[0]]
         )
         state.begin()

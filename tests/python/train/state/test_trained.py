@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from linear_run import configuration
+from linear_run import configuration, module_of
 
 from flowtrain.config import ConfigError, RunConfig
 from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST, write_tiny_model
-from flowtrain.train.state.module import ModuleState
-from flowtrain.train.state.trained import check_trained, trained_groups
+from flowtrain.train.state.trained import Trained
 
 pytest.importorskip("peft")
 LORA = {"backbone": {"rank": 4}, "encoder": {"rank": 2}}
@@ -44,7 +43,7 @@ def test_weights_beside_adapters_have_no_gradients_no_masters_and_no_moments(fol
             dtype=torch.float32,
             device=cpu,
         )
-        state = ModuleState.build(module, config, part_of=family.part_of)
+        state = module_of(module, config, part_of=family.part_of)
         assert state.optimizer is not None
         stepped = {p for group in state.optimizer.param_groups for p in group["params"]}
         names = {name for name, p in module.named_parameters() if p in stepped}
@@ -81,7 +80,7 @@ def test_what_contradicts_adapters_is_refused(
 ) -> None:
     config, family = started(folder, **sections)
     with pytest.raises(ConfigError, match=said):
-        check_trained(config, family)
+        Trained(config.trained_parts, config.optim).check(family, mode=config.flow.mode)
 
 
 @pytest.mark.parametrize(
@@ -104,4 +103,5 @@ def test_adapters_of_what_does_not_train_are_refused(
 def test_groups_match_adapters_alone_in_their_part(folder: Path) -> None:
     groups = [{"match": "*.lora_B.*", "lr": 0.1}, {"match": "*.merger.*", "lr": 0.2}]
     config, family = started(folder, optim={"groups": groups})
-    assert [group.match for group in trained_groups(config, family)] == ["*.lora_B.*", "*.merger.*"]
+    trained = Trained(config.trained_parts, config.optim).groups(family)
+    assert [group.match for group in trained] == ["*.lora_B.*", "*.merger.*"]
