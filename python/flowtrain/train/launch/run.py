@@ -120,7 +120,7 @@ def _train(
             f"{config.model.folder}: the model has dropout ({shown}): layouts draw other masks, "
             "and so have other losses"
         )
-    check_trackers(config)
+    check_trackers(config.track)
     dataset = Dataset(config.data)
     check_stream(config, dataset)
     check_corrections(config.flow)

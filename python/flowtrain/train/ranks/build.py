@@ -9,6 +9,7 @@ from functools import partial
 import torch
 
 from flowtrain.config.schema import RunConfig
+from flowtrain.config.tree import to_dict
 from flowtrain.data.chat import end_ids
 from flowtrain.schedule import Action, Role, template_of
 from flowtrain.train.control.exchange import StepExchange
@@ -146,7 +147,9 @@ class RankBuilder:
             peak_flops=job_peak_flops(
                 context.world.device, context.dtype, ranks=len(context.layout.labels)
             ),
-            trackers=open_trackers(config, first=self._first),
+            trackers=open_trackers(
+                config.track, config.run, first=self._first, settings=to_dict(config)
+            ),
             held_out=self._reads.get("eval"),
         )
         return self._resources.enter_context(closing(metrics))

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flowtrain.config.checks import ConfigError
-from flowtrain.config.schema import RunConfig
-from flowtrain.config.tree import to_dict
+from flowtrain.config.schema import TrackConfig
 
 _WANDB_ID = "wandb-id"
 
@@ -25,15 +24,15 @@ class Tracker(Protocol):
         """Write what has not been written yet."""
 
 
-def check_trackers(config: RunConfig) -> None:
+def check_trackers(config: TrackConfig) -> None:
     """Check that the packages of the trackers are installed.
 
     Raises:
         ConfigError: A package is missing.
     """
     for field, package, wanted in (
-        ("track.tensorboard", "tensorboard", config.track.tensorboard),
-        ("track.wandb", "wandb", config.track.wandb is not None),
+        ("track.tensorboard", "tensorboard", config.tensorboard),
+        ("track.wandb", "wandb", config.wandb is not None),
     ):
         if wanted and importlib.util.find_spec(package) is None:
             raise ConfigError(
@@ -42,18 +41,22 @@ def check_trackers(config: RunConfig) -> None:
             )
 
 
-def open_trackers(config: RunConfig, *, first: int) -> list[Tracker]:
+def open_trackers(
+    config: TrackConfig, run: Path, *, first: int, settings: Mapping[str, Any]
+) -> list[Tracker]:
     """The trackers of a run.
 
     Args:
-        config: The run.
+        config: Section `track`.
+        run: Folder of the run.
         first: First step that is logged; a resumed run has logged later ones before.
+        settings: Configuration of the run, which W&B shows.
     """
     trackers: list[Tracker] = []
-    if config.track.tensorboard:
-        trackers.append(_TensorBoard(config.run, first))
-    if config.track.wandb is not None:
-        trackers.append(_Wandb(config, config.track.wandb))
+    if config.tensorboard:
+        trackers.append(_TensorBoard(run, first))
+    if config.wandb is not None:
+        trackers.append(_Wandb(run, config.wandb, settings))
     return trackers
 
 
@@ -76,19 +79,19 @@ class _TensorBoard:
 class _Wandb:
     """Logs to a W&B run, which a resumed run continues; a process of its own sends the figures."""
 
-    def __init__(self, config: RunConfig, project: str) -> None:
+    def __init__(self, run: Path, project: str, settings: Mapping[str, Any]) -> None:
         import wandb
 
-        path = config.run / _WANDB_ID
+        path = run / _WANDB_ID
         if not path.exists():
             path.write_text(uuid.uuid4().hex[:8])
         self._run: Any = wandb.init(
             project=project,
-            name=config.run.name,
+            name=run.name,
             id=path.read_text(),
             resume="allow",
-            dir=str(config.run),
-            config=to_dict(config),
+            dir=str(run),
+            config=dict(settings),
         )
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:

@@ -9,8 +9,9 @@ import pytest
 from support import run_tree
 
 from flowtrain.config import ConfigError, RunConfig, from_dict
+from flowtrain.config.tree import to_dict
 from flowtrain.train.ranks import trackers
-from flowtrain.train.ranks.trackers import check_trackers, open_trackers
+from flowtrain.train.ranks.trackers import Tracker, check_trackers, open_trackers
 
 
 def configuration(folder: Path, **track: Any) -> RunConfig:
@@ -19,13 +20,17 @@ def configuration(folder: Path, **track: Any) -> RunConfig:
     return config
 
 
+def opened(config: RunConfig, first: int) -> list[Tracker]:
+    return open_trackers(config.track, config.run, first=first, settings=to_dict(config))
+
+
 def test_tensorboard_has_each_step_once_after_a_resume(tmp_path: Path) -> None:
     accumulators = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator", exc_type=ImportError
     )
     config = configuration(tmp_path, tensorboard=True)
     for first, losses in ((0, [3.0, 2.0, 1.0]), (1, [1.5, 1.25])):
-        [tracker] = open_trackers(config, first=first)
+        [tracker] = opened(config, first)
         for step, loss in enumerate(losses, first):
             tracker.log(step, {"train/loss": loss})
         tracker.close()
@@ -51,7 +56,7 @@ def test_a_resumed_run_continues_its_wandb_run(
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))  # type: ignore[arg-type]
     config = configuration(tmp_path, wandb="digits")
     for first in (0, 1):
-        [tracker] = open_trackers(config, first=first)
+        [tracker] = opened(config, first)
         tracker.log(first, {"train/loss": 2.0})
         tracker.close()
     assert [options["project"] for options in started] == ["digits"] * 2
@@ -66,4 +71,4 @@ def test_a_missing_tracker_is_named_with_its_package(
 ) -> None:
     monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"track\.wandb: wandb is not installed; run pip install"):
-        check_trackers(configuration(tmp_path, wandb="digits"))
+        check_trackers(configuration(tmp_path, wandb="digits").track)
