@@ -27,9 +27,9 @@ from flowtrain.data.digits import write_digits
 from flowtrain.events import TRACKS, Attempt, EventFile, EventLog, read_run
 from flowtrain.schedule import Action, roles_of, template_of
 from flowtrain.steps import StepPlan
+from flowtrain.train.assembly.offline import planned_steps
 from flowtrain.train.demo import demo_config
 from flowtrain.train.launch.run import train
-from flowtrain.train.planning.offline import planned_steps
 from flowtrain.train.state.logs import TIMING, read_log
 
 WARMUP = 4

@@ -23,10 +23,10 @@ from flowtrain.data.digits import write_digits
 from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.registry import family_for
 from flowtrain.steps import Space
+from flowtrain.train.assembly.offline import planned_steps
 from flowtrain.train.demo import demo_config
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.run import train
-from flowtrain.train.planning.offline import planned_steps
 from flowtrain.train.state.logs import read_log
 
 SCALES = (1, 2, 4)

@@ -10,5 +10,5 @@ import multiprocessing
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
-    ["flowtrain.train.launch.run", "flowtrain.train.ranks.main", "flowtrain.models.qwen3_vl"]
+    ["flowtrain.train.launch.run", "flowtrain.train.assembly.main", "flowtrain.models.qwen3_vl"]
 )

@@ -115,7 +115,7 @@ def _started(config: RunConfig, job: Job, resume: bool) -> Iterator[list[ForkSer
 
 def _rank(arguments: list[str], rank: int, size: int, log: str) -> None:
     """Run one rank to its end, in the forked process."""
-    from flowtrain.train.ranks.main import main  # Forked with it.
+    from flowtrain.train.assembly.main import main  # Forked with it.
 
     # The server ends with the tests.
     parent.end_with(os.getppid())

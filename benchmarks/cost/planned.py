@@ -11,9 +11,9 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.data.text import CompactText
 from flowtrain.models.family import Family
 from flowtrain.steps import StepPlan
+from flowtrain.train.assembly import planners
+from flowtrain.train.assembly.sources import builder_of
 from flowtrain.train.input.reads import SampleReads
-from flowtrain.train.planning.of_run import builder_of
-from flowtrain.train.ranks import planners
 
 STEPS = "FLOWTRAIN_BENCH_STEPS"
 """Environment variable: JSON file with the numbers of the samples of each step."""

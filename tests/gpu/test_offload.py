@@ -16,7 +16,7 @@ from support import run_tree
 from torch.distributed.tensor import DTensor
 
 from flowtrain.config import from_dict
-from flowtrain.train.parallel.choose import parallel_for
+from flowtrain.train.assembly.parallel import parallel_for
 
 pytestmark = [pytest.mark.gpu, pytest.mark.limit(400)]
 

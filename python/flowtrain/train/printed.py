@@ -9,10 +9,10 @@ from flowtrain.data.mixture import sample_order
 from flowtrain.data.records import Dataset
 from flowtrain.schedule import Action, HighWater, Program, check, roles_of, template_of
 from flowtrain.steps import StepPlan
+from flowtrain.train.assembly.offline import planned_steps
 from flowtrain.train.launch.layout import with_layout
 from flowtrain.train.launch.run import with_steps
 from flowtrain.train.launch.threads import with_threads
-from flowtrain.train.planning.offline import planned_steps
 
 
 def printed_schedule(config: RunConfig, steps: range) -> str:

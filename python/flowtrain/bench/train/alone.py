@@ -31,8 +31,8 @@ from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.registry import family_for
 from flowtrain.models.sides import Backbone
 from flowtrain.steps import CorrectionEvent, Document, StepPlan
+from flowtrain.train.assembly.reads import reading_of
 from flowtrain.train.control.exchange import StepDecision
-from flowtrain.train.input.of_run import reading_of
 from flowtrain.train.input.prefetch import Prefetch, Request
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.ranks.batch import packed_batch

@@ -16,6 +16,12 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import next_attempt
 from flowtrain.schedule import Action, roles_of, slots_of, template_of
+from flowtrain.train.assembly.build import encoder_part, exchange_of, explained_of
+from flowtrain.train.assembly.context import context_of
+from flowtrain.train.assembly.events import record_events
+from flowtrain.train.assembly.modules import build_module, checkpoints_of
+from flowtrain.train.assembly.planners import Planners
+from flowtrain.train.assembly.reads import reading_of, reads_of
 from flowtrain.train.connect.first import from_first
 from flowtrain.train.connect.job_file import write_job
 from flowtrain.train.connect.model import LoopModel
@@ -25,20 +31,14 @@ from flowtrain.train.control.host import JobHost
 from flowtrain.train.control.job import READY, Job
 from flowtrain.train.control.targets import TargetCheck
 from flowtrain.train.control.world import World
-from flowtrain.train.input.of_run import reading_of, reads_of
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.input.workers import reads_samples
 from flowtrain.train.planning.planner import Planner
-from flowtrain.train.ranks.build import encoder_part, exchange_of, explained_of
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.device import register
 from flowtrain.train.ranks.membership import Membership
-from flowtrain.train.ranks.modules import build_module, checkpoints_of
-from flowtrain.train.ranks.of_run import context_of
-from flowtrain.train.ranks.planners import Planners
 from flowtrain.train.ranks.profiler import Profiler
 from flowtrain.train.ranks.rank import Rank
-from flowtrain.train.ranks.recording import record_events
 from flowtrain.train.ranks.step import Delays
 from flowtrain.train.ranks.update import Update
 from flowtrain.train.state import atomic

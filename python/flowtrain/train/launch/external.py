@@ -14,8 +14,8 @@ _POLL_S = 0.2
 
 def rank_commands(config: RunConfig, host: RunHost, *, resume: bool) -> list[str]:
     """One command for each world, to be run on this host while this process waits."""
-    job = host.job
-    logs = config.run.absolute() / "logs" / job.nonce
+    job, run = host.job, config.run.absolute()
+    logs = run / "logs" / job.nonce
     logs.mkdir(parents=True)
     return [
         shlex.join(
@@ -27,7 +27,7 @@ def rank_commands(config: RunConfig, host: RunHost, *, resume: bool) -> list[str
                 *(f"--rdzv-endpoint={logs / world.name}.rendezvous", f"--rdzv-id={job.nonce}"),
                 # torchrun does not restart ranks: a restart is a resumed run.
                 *("--max-restarts=0", f"--nproc-per-node={world.size}"),
-                *("-m", "flowtrain.train.ranks.main", str(config.run.absolute() / "config.yaml")),
+                *("-m", "flowtrain.train.assembly.main", str(run / "config.yaml")),
                 *("--world", world.name, "--store", job.address, "--nonce", job.nonce),
                 *(("--resume",) if resume else ()),
             ]

@@ -136,7 +136,7 @@ def _start(
     resume: bool,
 ) -> SubprocessContext:
     arguments = (
-        *("-m", "flowtrain.train.ranks.main", str(config.run / "config.yaml")),
+        *("-m", "flowtrain.train.assembly.main", str(config.run / "config.yaml")),
         *("--world", world.name, "--store", job.address, "--nonce", job.nonce),
         *(("--resume",) if resume else ()),
     )

@@ -1,1 +1,1 @@
-"""The process of a rank, its set-up, and the steps of encoder and backbone ranks."""
+"""What a rank does: the steps of encoder and backbone ranks."""

@@ -211,7 +211,7 @@ def wait_for_ends(processes: list[int]) -> None:
 LAUNCHER_CODE = """
 import os, subprocess, sys, time
 rank = subprocess.Popen(
-    [sys.executable, "-m", "flowtrain.train.ranks.main", *sys.argv[1:]],
+    [sys.executable, "-m", "flowtrain.train.assembly.main", *sys.argv[1:]],
     env={**os.environ, "RANK": "0", "FLOWTRAIN_LAUNCHER": str(os.getpid())},
 )
 print(rank.pid, flush=True)

@@ -16,8 +16,8 @@ from flowtrain.config import ConfigError, RunConfig, from_dict
 from flowtrain.data import DataError
 from flowtrain.models import ModelError
 from flowtrain.models.registry import family_for
+from flowtrain.train.assembly.reads import reading_of
 from flowtrain.train.demo import demo_config
-from flowtrain.train.input.of_run import reading_of
 from flowtrain.train.launch import run
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.run import packing_means, train, with_steps

@@ -96,8 +96,8 @@ def test_ranks_auto_and_profile_have_the_same_threads(
 def test_a_rank_sets_the_threads_of_its_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from flowtrain.train.assembly.process import RankProcess
     from flowtrain.train.launch.host import RunHost
-    from flowtrain.train.ranks.process import RankProcess
 
     set_to: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", set_to.append)

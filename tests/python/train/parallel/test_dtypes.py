@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from two_ranks import on_two_ranks
 
+from flowtrain.train.assembly.parallel import parallel_for
 from flowtrain.train.control.activity import Activity
-from flowtrain.train.parallel.choose import parallel_for
 
 MIXED = {"model": {"compute_dtype": "bfloat16"}}
 ROUNDED = {**MIXED, "optim": {"reduce_dtype": "bfloat16"}}

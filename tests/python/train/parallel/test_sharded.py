@@ -15,8 +15,8 @@ from torch.distributed.tensor import DTensor
 from two_ranks import on_two_ranks
 
 from flowtrain.config import from_dict
+from flowtrain.train.assembly.parallel import parallel_for
 from flowtrain.train.parallel import sharded
-from flowtrain.train.parallel.choose import parallel_for
 
 
 def trained(rank: int, sharding: str, *, offload: bool) -> tuple[list[float], list[torch.Tensor]]:

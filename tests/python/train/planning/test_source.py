@@ -20,10 +20,10 @@ from flowtrain.data.text import COMPACT, CompactText
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST, write_tiny_model
 from flowtrain.steps import FIRST_EVALUATION, StepPlan
+from flowtrain.train.assembly.sources import evaluations_of, source_of
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.input.stream import StreamOrder
 from flowtrain.train.planning.evaluations import EvaluationSource
-from flowtrain.train.planning.of_run import evaluations_of, source_of
 
 SAMPLES = 7
 STEPS = 5

@@ -1,4 +1,4 @@
-"""The process of one rank: `python -m flowtrain.train.ranks.main`."""
+"""The process of one rank: `python -m flowtrain.train.assembly.main`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from flowtrain import parent
 from flowtrain.config.load import load
 from flowtrain.signals import leave_to_parent
+from flowtrain.train.assembly.process import RankProcess
+from flowtrain.train.assembly.reads import stream_of, workers_of
 from flowtrain.train.control.ending import reason_of
 from flowtrain.train.control.job import LAUNCHER_PID, Job
-from flowtrain.train.input.of_run import stream_of, workers_of
 from flowtrain.train.ranks.hook import load_hook
-from flowtrain.train.ranks.process import RankProcess
 
 
 @record
@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> None:
     if (launcher := os.environ.get(LAUNCHER_PID)) is not None:
         parent.end_with(int(launcher))
         leave_to_parent()
-    parser = argparse.ArgumentParser(prog="python -m flowtrain.train.ranks.main")
+    parser = argparse.ArgumentParser(prog="python -m flowtrain.train.assembly.main")
     parser.add_argument("config", type=Path, help="config.yaml of the run")
     parser.add_argument("--world", required=True, choices=("encoder", "backbone", "colocated"))
     parser.add_argument("--store", required=True, help="host:port of the job's store")

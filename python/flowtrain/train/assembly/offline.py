@@ -12,8 +12,8 @@ from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import WorkerPool
 from flowtrain.models.registry import family_for
 from flowtrain.steps import StepPlan
+from flowtrain.train.assembly.sources import source_of
 from flowtrain.train.input.reads import SampleReads
-from flowtrain.train.planning.of_run import source_of
 
 
 def planned_steps(config: RunConfig, count: int) -> list[StepPlan]:

@@ -12,6 +12,8 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.config.tree import to_dict
 from flowtrain.data.chat import end_ids
 from flowtrain.schedule import Action, Role, template_of
+from flowtrain.train.assembly.memory import device_memory_error
+from flowtrain.train.assembly.planners import Planners
 from flowtrain.train.control.exchange import StepExchange
 from flowtrain.train.control.targets import TargetCheck
 from flowtrain.train.control.world import World
@@ -22,10 +24,8 @@ from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.encoder import EncoderPart, pixel_requests
 from flowtrain.train.ranks.late import late_ranks_error
-from flowtrain.train.ranks.memory import device_memory_error
 from flowtrain.train.ranks.metrics import Metrics
 from flowtrain.train.ranks.peak import job_peak_flops
-from flowtrain.train.ranks.planners import Planners
 from flowtrain.train.ranks.profiler import Profiler
 from flowtrain.train.ranks.rank import Rank
 from flowtrain.train.ranks.step import Delays

@@ -17,19 +17,19 @@ from flowtrain import parent
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.workers import WorkerPool
 from flowtrain.signals import STOPS
+from flowtrain.train.assembly.build import RankBuilder
+from flowtrain.train.assembly.context import context_of
+from flowtrain.train.assembly.events import record_events
+from flowtrain.train.assembly.modules import build_module, checkpoints_of
+from flowtrain.train.assembly.reads import reads_of
 from flowtrain.train.control.ending import EndOfProcess
 from flowtrain.train.control.job import FIRST_STEP, LAUNCHER_PID, READY, Job
 from flowtrain.train.control.process_group import start_world
 from flowtrain.train.control.threads import rank_threads
-from flowtrain.train.input.of_run import reads_of
 from flowtrain.train.input.reads import SampleReads
-from flowtrain.train.ranks.build import RankBuilder
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.device import choose_device, register
 from flowtrain.train.ranks.membership import Membership
-from flowtrain.train.ranks.modules import build_module, checkpoints_of
-from flowtrain.train.ranks.of_run import context_of
-from flowtrain.train.ranks.recording import record_events
 from flowtrain.train.state.checkpoint import (
     CheckpointError,
     CheckpointMeta,

@@ -12,7 +12,7 @@ def test_a_rank_that_cannot_be_set_up_prints_why_it_ends(tmp_path: Path) -> None
     path = tmp_path / "gone.yaml"
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "flowtrain.train.ranks.main", str(path)),
+            *(sys.executable, "-m", "flowtrain.train.assembly.main", str(path)),
             *("--world", "encoder", "--store", "127.0.0.1:1", "--nonce", "n"),
         ],
         env={**os.environ, "RANK": "0"},

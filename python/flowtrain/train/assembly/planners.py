@@ -10,10 +10,10 @@ from flowtrain.data.mixture import sample_order
 from flowtrain.data.order import DrawOrder
 from flowtrain.data.records import Dataset
 from flowtrain.steps import FIRST_EVALUATION
+from flowtrain.train.assembly.sources import evaluations_of, source_of
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.input.stream import StreamOrder
 from flowtrain.train.planning.corrections import PlanCorrections, corrections_of
-from flowtrain.train.planning.of_run import evaluations_of, source_of
 from flowtrain.train.planning.planner import PlannedStep, Planner
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.state.logs import PLANS

@@ -9,7 +9,7 @@ import torch
 
 from flowtrain.config import from_dict
 from flowtrain.schedule import Action
-from flowtrain.train.ranks.memory import device_memory_error
+from flowtrain.train.assembly.memory import device_memory_error
 
 CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 80 GiB"
 

@@ -14,7 +14,7 @@ from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.loading import load_weights
 from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.sides import Backbone
-from flowtrain.train.parallel.choose import parallel_for
+from flowtrain.train.assembly.parallel import parallel_for
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.state.checkpoint import Checkpoints
 from flowtrain.train.state.module import ModuleState

@@ -6,8 +6,8 @@ import pytest
 from support import run_tree
 
 from flowtrain.config import from_dict
+from flowtrain.train.assembly.process import RankProcess
 from flowtrain.train.launch.host import RunHost
-from flowtrain.train.ranks.process import RankProcess
 from flowtrain.train.state.checkpoint import CheckpointError
 
 
