@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from functools import partial
 
@@ -11,7 +11,7 @@ import torch
 from flowtrain.config.schema import RunConfig
 from flowtrain.config.tree import to_dict
 from flowtrain.data.chat import end_ids
-from flowtrain.schedule import Action, Role, template_of
+from flowtrain.schedule import Action, Role, roles_of, template_of
 from flowtrain.train.assembly.memory import device_memory_error
 from flowtrain.train.assembly.planners import Planners
 from flowtrain.train.control.exchange import StepExchange
@@ -19,6 +19,7 @@ from flowtrain.train.control.targets import TargetCheck
 from flowtrain.train.control.world import World
 from flowtrain.train.input.prefetch import Prefetch
 from flowtrain.train.input.reads import SampleReads
+from flowtrain.train.planning.planner import Planner
 from flowtrain.train.ranks.answers import AnswerLimits
 from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.context import RankContext
@@ -38,121 +39,87 @@ from flowtrain.train.state.optimizer import LearningRates
 from flowtrain.train.state.trained import Trained
 
 
-class RankBuilder:
-    """Builds the rank of this process.
+def build_rank(
+    config: RunConfig,
+    context: RankContext,
+    modules: Mapping[str, ModuleState],
+    checkpoints: Checkpoints,
+    reads: Mapping[str, SampleReads],
+    stream: SampleReads | None,
+    *,
+    first: int,
+    cursor: int,
+    resources: ExitStack,
+) -> Rank:
+    """The rank of this process, whose planners have started.
 
     Args:
         config: The run.
         context: Connections and services of the rank.
+        modules: The modules that it holds.
+        checkpoints: Saves them.
         reads: Reads of the samples of training and evaluations.
         stream: Reads of the stream, if the run has one.
         first: First step.
         cursor: Samples that the steps before have drawn.
         resources: Closes the logs.
     """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        context: RankContext,
-        reads: Mapping[str, SampleReads],
-        stream: SampleReads | None,
-        *,
-        first: int,
-        cursor: int,
-        resources: ExitStack,
-    ) -> None:
-        self._config = config
-        self._context = context
-        self._reads = reads
-        self._stream = stream
-        self._first = first
-        self._cursor = cursor
-        self._resources = resources
-
-    def build(self, modules: Mapping[str, ModuleState], checkpoints: Checkpoints) -> Rank:
-        """The rank, whose planners have started.
-
-        Args:
-            modules: The modules that it holds.
-            checkpoints: Saves them.
-        """
-        config, context = self._config, self._context
-        role = Role(
-            label=context.world.label,
-            replica=context.world.replica,
-            encoder="encoder" in modules,
-            backbone="backbone" in modules,
-            trains_encoder=config.flow.mode != "frozen",
-            meets=config.parallel_of("backbone").meets,
+    [role] = [role for role in roles_of(config) if role.label == context.world.label]
+    records, gradients = context.loopback(), context.loopback()
+    encoder = backbone = metrics = planner = eval_planner = None
+    if role.encoder:
+        encoder = encoder_part(
+            context, modules["encoder"], reads, records=records, gradients=gradients
         )
-        records, gradients = context.loopback(), context.loopback()
-        encoder = backbone = metrics = planner = eval_planner = None
-        if role.encoder:
-            encoder = encoder_part(
-                context, modules["encoder"], self._reads, records=records, gradients=gradients
-            )
-        if role.backbone:
-            backbone = BackbonePart(
-                context,
-                modules["backbone"],
-                receiver=context.receiver("backbone", records),
-                sender=context.sender("encoder", gradients),
-                meets=role.meets == "always",
-                answers=_answer_limits(config),
-            )
-            if context.world.reports:
-                metrics = self._metrics()
-            if context.world.hosts_planner:
-                planners = Planners(config, context, self._reads, self._stream)
-                planner = planners.of_training(first=self._first, cursor=self._cursor)
-                planner.start()
-                if (eval_planner := planners.of_evaluations(first=self._first)) is not None:
-                    eval_planner.start()
-        update = Update(
+    if role.backbone:
+        backbone = BackbonePart(
             context,
-            exchange_of(config, context),
-            TargetCheck(config.train.steps),
-            encoder=encoder,
-            backbone=backbone,
-            metrics=metrics,
-            planner=planner,
+            modules["backbone"],
+            receiver=context.receiver("backbone", records),
+            sender=context.sender("encoder", gradients),
+            meets=role.meets == "always",
+            answers=_answer_limits(config),
         )
-        return Rank(
-            context,
-            template_of(config),
-            role,
-            update,
-            checkpoints,
-            encoder=encoder,
-            backbone=backbone,
-            metrics=metrics,
-            planner=planner,
-            eval_planner=eval_planner,
-            profiler=Profiler(config.track, config.run, role.label),
-            delays=Delays(config.debug.delay_ms / 1e3, f"{config.train.seed}/{role.label}"),
-            explained=partial(explained_of, config, context.world),
-        )
+        if context.world.reports:
+            opened = _metrics(config, context, first=first, held_out=reads.get("eval"))
+            metrics = resources.enter_context(closing(opened))
+        if context.world.hosts_planner:
+            planners = Planners(config, context, reads, stream)
+            planner = planners.of_training(first=first, cursor=cursor)
+            planner.start()
+            if (eval_planner := planners.of_evaluations(first=first)) is not None:
+                eval_planner.start()
+    return rank_of(
+        config,
+        context,
+        role,
+        checkpoints,
+        encoder=encoder,
+        backbone=backbone,
+        metrics=metrics,
+        planner=planner,
+        eval_planner=eval_planner,
+    )
 
-    def _metrics(self) -> Metrics:
-        config, context = self._config, self._context
-        metrics = Metrics(
-            config.run,
-            steps=config.train.steps,
-            rates=LearningRates(
-                config.optim,
-                Trained(config.trained_parts, config.optim).groups(context.family),
-                steps=config.schedule_steps,
-            ),
-            peak_flops=job_peak_flops(
-                context.world.device, context.dtype, ranks=len(context.layout.labels)
-            ),
-            trackers=open_trackers(
-                config.track, config.run, first=self._first, settings=to_dict(config)
-            ),
-            held_out=self._reads.get("eval"),
-        )
-        return self._resources.enter_context(closing(metrics))
+
+def _metrics(
+    config: RunConfig, context: RankContext, *, first: int, held_out: SampleReads | None
+) -> Metrics:
+    """The log of a run."""
+    return Metrics(
+        config.run,
+        steps=config.train.steps,
+        rates=LearningRates(
+            config.optim,
+            Trained(config.trained_parts, config.optim).groups(context.family),
+            steps=config.schedule_steps,
+        ),
+        peak_flops=job_peak_flops(
+            context.world.device, context.dtype, ranks=len(context.layout.labels)
+        ),
+        trackers=open_trackers(config.track, config.run, first=first, settings=to_dict(config)),
+        held_out=held_out,
+    )
 
 
 def encoder_part(
@@ -199,7 +166,48 @@ def _answer_limits(config: RunConfig) -> AnswerLimits | None:
     return AnswerLimits(max_tokens=config.eval.answer_tokens, end_ids=end_ids(config.model.folder))
 
 
-def explained_of(
+def rank_of(
+    config: RunConfig,
+    context: RankContext,
+    role: Role,
+    checkpoints: Checkpoints,
+    *,
+    encoder: EncoderPart | None,
+    backbone: BackbonePart | None,
+    metrics: Metrics | None = None,
+    planner: Planner | None = None,
+    eval_planner: Planner | None = None,
+    rate: Callable[[], float] | None = None,
+) -> Rank:
+    """A rank of its parts; they, and `rate`, are as for `Rank` and `Update`."""
+    update = Update(
+        context,
+        _exchange(config, context),
+        TargetCheck(config.train.steps),
+        encoder=encoder,
+        backbone=backbone,
+        metrics=metrics,
+        planner=planner,
+        rate=rate,
+    )
+    return Rank(
+        context,
+        template_of(config),
+        role,
+        update,
+        checkpoints,
+        encoder=encoder,
+        backbone=backbone,
+        metrics=metrics,
+        planner=planner,
+        eval_planner=eval_planner,
+        profiler=Profiler(config.track, config.run, role.label),
+        delays=Delays(config.debug.delay_ms / 1e3, f"{config.train.seed}/{role.label}"),
+        explained=partial(_explained, config, context.world),
+    )
+
+
+def _explained(
     config: RunConfig, world: World, action: Action, error: Exception
 ) -> Exception | None:
     """The error that says more than the one that an action of a run raised, or None."""
@@ -210,7 +218,7 @@ def explained_of(
     return late_ranks_error(action, error, timeout_s=config.flow.timeout_s)
 
 
-def exchange_of(config: RunConfig, context: RankContext) -> StepExchange:
+def _exchange(config: RunConfig, context: RankContext) -> StepExchange:
     """The exchange at the end of each step of a run."""
     world = context.world.name
     return StepExchange(

@@ -17,7 +17,7 @@ from flowtrain import parent
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.workers import WorkerPool
 from flowtrain.signals import STOPS
-from flowtrain.train.assembly.build import RankBuilder
+from flowtrain.train.assembly.build import build_rank
 from flowtrain.train.assembly.context import context_of
 from flowtrain.train.assembly.events import record_events
 from flowtrain.train.assembly.modules import build_module, checkpoints_of
@@ -122,16 +122,17 @@ class RankProcess:
             module.begin()
         with self._resources:
             record_events(membership, self.config, self._workers, self._resources)
-            builder = RankBuilder(
+            rank = build_rank(
                 self.config,
                 context,
+                modules,
+                checkpoints,
                 self._reads,
                 self._stream,
                 first=self.first,
                 cursor=self.cursor,
                 resources=self._resources,
             )
-            rank = builder.build(modules, checkpoints)
             check_model(self.config)
             membership.meet(READY)
             try:

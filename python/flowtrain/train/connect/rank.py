@@ -15,8 +15,8 @@ from flowtrain.config.load import load
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import next_attempt
-from flowtrain.schedule import Action, roles_of, slots_of, template_of
-from flowtrain.train.assembly.build import encoder_part, exchange_of, explained_of
+from flowtrain.schedule import Action, roles_of, slots_of
+from flowtrain.train.assembly.build import encoder_part, rank_of
 from flowtrain.train.assembly.context import context_of
 from flowtrain.train.assembly.events import record_events
 from flowtrain.train.assembly.modules import build_module, checkpoints_of
@@ -29,7 +29,6 @@ from flowtrain.train.connect.part import LoopPart
 from flowtrain.train.control.ending import reason_of
 from flowtrain.train.control.host import JobHost
 from flowtrain.train.control.job import READY, Job
-from flowtrain.train.control.targets import TargetCheck
 from flowtrain.train.control.world import World
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.input.workers import reads_samples
@@ -37,10 +36,7 @@ from flowtrain.train.planning.planner import Planner
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.device import register
 from flowtrain.train.ranks.membership import Membership
-from flowtrain.train.ranks.profiler import Profiler
 from flowtrain.train.ranks.rank import Rank
-from flowtrain.train.ranks.step import Delays
-from flowtrain.train.ranks.update import Update
 from flowtrain.train.state import atomic
 from flowtrain.train.state.checkpoint import latest, read_meta
 from flowtrain.train.state.ending import COMPLETE, failed, record_end
@@ -106,6 +102,7 @@ class LoopRank:
             workers = [] if self._workers is None else [self._workers]
             record_events(membership, self.config, workers, self._resources)
             self._rank = self._built(membership, optimizer, rate)
+            self.update = self._rank.update
             membership.meet(READY)
         except BaseException as error:
             self.close(error)
@@ -278,31 +275,16 @@ class LoopRank:
             meets=False,
             answers=None,
         )
-        self.update = update = Update(
-            context,
-            exchange_of(config, context),
-            TargetCheck(config.train.steps),
-            encoder=encoder,
-            backbone=self.part,
-            metrics=None,
-            planner=planner,
-            rate=rate,
-        )
         check_model(config)
-        return Rank(
+        return rank_of(
+            config,
             context,
-            template_of(config),
             self._role,
-            update,
             checkpoints,
             encoder=encoder,
             backbone=self.part,
-            metrics=None,
             planner=planner,
-            eval_planner=None,
-            profiler=Profiler(config.track, config.run, self._role.label),
-            delays=Delays(0.0, ""),
-            explained=partial(explained_of, config, world),
+            rate=rate,
         )
 
     def _planner(self, context: RankContext, reads: Mapping[str, SampleReads]) -> Planner:

@@ -40,6 +40,9 @@ class Rank:
         profiler: Traces some steps.
         delays: Pauses before actions.
         explained: The error that says more than the one that an action raised, or None.
+
+    Attributes:
+        update: Ends each step.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class Rank:
         self._context = context
         self._template = template
         self._role = role
-        self._update = update
+        self.update = update
         self._checkpoints = checkpoints
         self._encoder = encoder
         self._backbone = backbone
@@ -82,7 +85,7 @@ class Rank:
             ("checkpoint", None): self._checkpoint,
             ("forget", None): self._forget,
         }
-        for module, part in (("encoder", encoder), ("backbone", backbone), (None, self._update)):
+        for module, part in (("encoder", encoder), ("backbone", backbone), (None, self.update)):
             self._handlers[("resize", module)] = self._resize
             for kind in KINDS:
                 if (handler := getattr(part, kind, None)) is not None:
@@ -108,7 +111,7 @@ class Rank:
         self._reserve(context.segments.initial(context.plans.first_need()))
         self._events.restart()
         with self._events.span("run"):
-            self._update.restart()
+            self.update.restart()
             self._begin(first)
             for action in self._template.expand(self._role, self._plan, first=first):
                 yield action
@@ -190,7 +193,7 @@ class Rank:
 
     def _evaluate(self, plan: StepPlan, _: Action) -> None:
         result = self._evaluations.run([part.module.module for part in self._parts])
-        self._update.restart()
+        self.update.restart()
         if self._metrics is not None:
             self._metrics.evaluation(plan.step, result)
         self._eval_loss = None if result is None else result.loss
