@@ -14,7 +14,7 @@ from flowtrain.config.schema import Part
 from flowtrain.models.dtypes import DTYPES
 from flowtrain.steps import StepPlan
 from flowtrain.train.control.exchange import StepDecision
-from flowtrain.train.state.checkpoint import Checkpoints, read_meta
+from flowtrain.train.state.checkpoint import Checkpoints
 from flowtrain.train.state.module import ModuleState
 from flowtrain.train.state.trained import Trained
 
@@ -86,8 +86,7 @@ def train(
         keeps_best=config.eval.keep_best,
     )
     if first:
-        checkpoint = config.run / "checkpoints" / f"step-{first:08d}"
-        checkpoints.load(checkpoint, read_meta(checkpoint))
+        checkpoints.load(config.run / "checkpoints" / f"step-{first:08d}")
     rates = []
     for step in range(first, config.train.steps):
         torch.manual_seed(step)

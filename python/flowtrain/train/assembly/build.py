@@ -13,7 +13,7 @@ from flowtrain.config.tree import to_dict
 from flowtrain.data.chat import end_ids
 from flowtrain.schedule import Action, Role, roles_of, template_of
 from flowtrain.train.assembly.memory import device_memory_error
-from flowtrain.train.assembly.planners import Planners
+from flowtrain.train.assembly.planners import evaluation_planner, training_planner
 from flowtrain.train.control.exchange import StepExchange
 from flowtrain.train.control.targets import TargetCheck
 from flowtrain.train.control.world import World
@@ -84,10 +84,10 @@ def build_rank(
             opened = _metrics(config, context, first=first, held_out=reads.get("eval"))
             metrics = resources.enter_context(closing(opened))
         if context.world.hosts_planner:
-            planners = Planners(config, context, reads, stream)
-            planner = planners.of_training(first=first, cursor=cursor)
+            planner = training_planner(config, context, reads, stream, first=first, cursor=cursor)
             planner.start()
-            if (eval_planner := planners.of_evaluations(first=first)) is not None:
+            eval_planner = evaluation_planner(config, context, reads, first=first)
+            if eval_planner is not None:
                 eval_planner.start()
     return rank_of(
         config,

@@ -22,11 +22,7 @@ def context_of(config: RunConfig, membership: Membership, world: World) -> RankC
         world: Its world.
     """
     flow = config.flow
-    family = family_for(
-        config.model.folder,
-        projector_side=config.projector_side,
-        lora=config.lora,
-    )
+    family = family_for(config.model.folder, projector_side=config.projector_side, lora=config.lora)
     pool_dtype = DTYPES[config.pool.dtype or config.model.pass_dtype]
     space = Space(
         slab_bytes=config.pool.slab_bytes,

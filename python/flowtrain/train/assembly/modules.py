@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -68,11 +69,14 @@ def build_module(name: ModuleName, config: RunConfig, context: RankContext) -> M
     )
 
 
-def checkpoints_of(
-    config: RunConfig, context: RankContext, modules: Mapping[str, ModuleState]
+def begin_modules(
+    config: RunConfig,
+    context: RankContext,
+    modules: Mapping[str, ModuleState],
+    checkpoint: Path | None,
 ) -> Checkpoints:
-    """Saves and loads the modules of the world of a rank."""
-    return Checkpoints(
+    """Begin to train the modules of a rank, as `checkpoint` has them; return what saves them."""
+    checkpoints = Checkpoints(
         config.run,
         config.checkpoint,
         context.world,
@@ -82,3 +86,8 @@ def checkpoints_of(
         adapters=bool(config.lora.adapters),
         keeps_best=config.eval.keep_best,
     )
+    if checkpoint is not None:
+        checkpoints.load(checkpoint)
+    for module in modules.values():
+        module.begin()
+    return checkpoints

@@ -20,7 +20,7 @@ from flowtrain.signals import STOPS
 from flowtrain.train.assembly.build import build_rank
 from flowtrain.train.assembly.context import context_of
 from flowtrain.train.assembly.events import record_events
-from flowtrain.train.assembly.modules import build_module, checkpoints_of
+from flowtrain.train.assembly.modules import begin_modules, build_module
 from flowtrain.train.assembly.reads import reads_of
 from flowtrain.train.control.ending import EndOfProcess
 from flowtrain.train.control.job import FIRST_STEP, LAUNCHER_PID, READY, Job
@@ -32,7 +32,6 @@ from flowtrain.train.ranks.device import choose_device, register
 from flowtrain.train.ranks.membership import Membership
 from flowtrain.train.state.checkpoint import (
     CheckpointError,
-    CheckpointMeta,
     latest,
     read_meta,
 )
@@ -90,13 +89,11 @@ class RankProcess:
         )
         self.world = self.membership.world
         self.checkpoint = latest(config.run) if resume else None
-        self.meta: CheckpointMeta | None = None
         self.first = 0
         self.cursor = 0
         if self.checkpoint is not None:
-            self.meta = read_meta(self.checkpoint)
-            self.first = self.meta.step + 1
-            self.cursor = self.meta.cursor
+            meta = read_meta(self.checkpoint)
+            self.first, self.cursor = meta.step + 1, meta.cursor
 
     def run(self) -> None:
         """Run the rank to its end."""
@@ -115,11 +112,7 @@ class RankProcess:
         modules: dict[str, ModuleState] = {
             name: build_module(name, self.config, context) for name in self.world.modules
         }
-        checkpoints = checkpoints_of(self.config, context, modules)
-        if self.checkpoint is not None and self.meta is not None:
-            checkpoints.load(self.checkpoint, self.meta)
-        for module in modules.values():
-            module.begin()
+        checkpoints = begin_modules(self.config, context, modules, self.checkpoint)
         with self._resources:
             record_events(membership, self.config, self._workers, self._resources)
             rank = build_rank(

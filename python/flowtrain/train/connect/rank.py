@@ -19,8 +19,8 @@ from flowtrain.schedule import Action, roles_of, slots_of
 from flowtrain.train.assembly.build import encoder_part, rank_of
 from flowtrain.train.assembly.context import context_of
 from flowtrain.train.assembly.events import record_events
-from flowtrain.train.assembly.modules import build_module, checkpoints_of
-from flowtrain.train.assembly.planners import Planners
+from flowtrain.train.assembly.modules import begin_modules, build_module
+from flowtrain.train.assembly.planners import training_planner
 from flowtrain.train.assembly.reads import reading_of, reads_of
 from flowtrain.train.connect.first import from_first
 from flowtrain.train.connect.job_file import write_job
@@ -262,11 +262,7 @@ class LoopRank:
             encoder = encoder_part(
                 context, modules["encoder"], reads, records=records, gradients=gradients
             )
-        checkpoints = checkpoints_of(config, context, modules)
-        if self._checkpoint is not None and self._meta is not None:
-            checkpoints.load(self._checkpoint, self._meta)
-        for module in modules.values():
-            module.begin()
+        checkpoints = begin_modules(config, context, modules, self._checkpoint)
         self.part = LoopPart(
             context,
             backbone,
@@ -291,8 +287,9 @@ class LoopRank:
         """The planner, which has started."""
         assert self._workers is not None
         cursor = 0 if self._meta is None else self._meta.cursor
-        planners = Planners(self.config, context, reads, None)
-        planner = planners.of_training(first=self.first, cursor=cursor)
+        planner = training_planner(
+            self.config, context, reads, None, first=self.first, cursor=cursor
+        )
         planner.start()
         self._resources.callback(planner.join)
         self._resources.callback(self._workers.close)  # So that it waits for no read.

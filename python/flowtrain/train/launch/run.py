@@ -102,11 +102,7 @@ def _train(
 ) -> dict[str, Any]:
     # Check what can be checked now, before every rank loads its model.
     check_device(config.model.device)
-    family = family_for(
-        config.model.folder,
-        projector_side=config.projector_side,
-        lora=config.lora,
-    )
+    family = family_for(config.model.folder, projector_side=config.projector_side, lora=config.lora)
     Trained(config.trained_parts, config.optim).check(family, mode=config.flow.mode)
     check_recompute(config.parallel, family)
     if config.model.path is not None:

@@ -341,12 +341,13 @@ class Checkpoints:
             # Not the best checkpoint: it may be so old that the records since would fill the disk.
             drop_before(spool, min(read_meta(path).cursor for path in valid[-self._keep :]))
 
-    def load(self, checkpoint: Path, meta: CheckpointMeta) -> None:
+    def load(self, checkpoint: Path) -> None:
         """Load the modules and the state of their optimizers, and advance their schedules.
 
         Learning rate, weight decay, betas and the like come from the configuration. The learning
         rate of a step is that of a run which had this configuration from the start.
         """
+        meta = read_meta(checkpoint)
         for name, module in self._modules.items():
             self._load(checkpoint / name, module, steps=meta.step + 1, stepped=meta.stepped[name])
 

@@ -64,11 +64,7 @@ def write_model(
         OSError: The folder cannot be written; the message names it.
     """
     check_copied(config, checkpoint)
-    family = family_for(
-        config.model.folder,
-        projector_side=config.projector_side,
-        lora=config.lora,
-    )
+    family = family_for(config.model.folder, projector_side=config.projector_side, lora=config.lora)
     model = family.build(
         "full",
         weights=config.model.path,
