@@ -94,11 +94,11 @@ class Decoupled(TrainerCallback):
             # With the last alone, the job would have none of the step that a Trainer resumes from
             # whose own was not written any more.
             keep=_ALL if args.save_total_limit is None else max(2, args.save_total_limit),
-            resume=done is not None,
             **self._options,
         ) as flow:
             flow.ends_with_optimizer = True
-            flow.resume_at = done
+            if done is not None:
+                flow.load_state_dict({"steps": done})
             self._flow = flow
             with self._joint_norm(flow):
                 return self._train(resume_from_checkpoint, *given, **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -147,7 +147,6 @@ class Flow:
     Attributes:
         ends_with_optimizer: Whether a step of the optimizer ends that of the flow, for trainers
             that step it themselves; otherwise it is refused.
-        resume_at: Steps of the checkpoint to go on from; later ones are removed. None for the last.
     """
 
     def __init__(
@@ -160,12 +159,12 @@ class Flow:
         resume: bool,
     ) -> None:
         self.ends_with_optimizer = False
-        self.resume_at: int | None = None
         self._sections = sections
         self._loop = loop
         self._optimizer = optimizer
         self._groups = groups
         self._resume = resume
+        self._resume_at: int | None = None
         self._rank: LoopRank | None = None
         self._actions: Iterator[Action] = iter(())
         self._next: Action | None = None
@@ -260,16 +259,37 @@ class Flow:
                 "flow.save_pretrained: the model has adapters, and nothing else has changed; save "
                 "them with its own save_pretrained"
             )
-        run = Path(self._sections["run"])
-        found = None if self._rank is None else valid_checkpoints(run).get(self._done)
-        if self._rank is None or found is None:
-            raise FlowError(
-                f"flow.save_pretrained: {run} has no checkpoint after {self._done} steps, with "
-                "what the encoder has learned; one is written after the last step, and after each "
-                f"save_every; `flowtrain export {run}` writes the model of the last one"
-            )
+        found = self._saved("save_pretrained")
         if self._loop.rank == 0:
+            assert self._rank is not None
             write_model(self._rank.config, found, Path(folder))
+
+    def state_dict(self) -> dict[str, int]:
+        """What a loop that saves its own state saves beside it, after a step that was saved.
+
+        It says which checkpoint of the job belongs to that state.
+
+        Raises:
+            FlowError: The last step was not saved.
+        """
+        self._saved("state_dict")
+        return {"steps": self._done}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on from the checkpoint of a state, before the steps; later ones are removed then.
+
+        Model and optimizer of the loop are loaded from it as well. `steps` raises `CheckpointError`
+        if the job has it no more.
+
+        Args:
+            state: What `state_dict` has returned.
+
+        Raises:
+            FlowError: The steps have begun.
+        """
+        if self._rank is not None:
+            raise FlowError("flow.load_state_dict: the steps have begun; call it before flow.steps")
+        self._resume, self._resume_at = True, int(state["steps"])
 
     @property
     def has_adapters(self) -> bool:
@@ -299,6 +319,18 @@ class Flow:
             with self._rank.computes(backward):
                 yield batch
             self._advance()  # Takes the gradient of its image rows.
+
+    def _saved(self, method: str) -> Path:
+        """The checkpoint after the last step."""
+        run = Path(self._sections["run"])
+        found = None if self._rank is None else valid_checkpoints(run).get(self._done)
+        if found is None:
+            raise FlowError(
+                f"flow.{method}: {run} has no checkpoint after {self._done} steps, with what the "
+                "encoder has learned; one is written after the last step, and after each "
+                f"save_every; `flowtrain export {run}` writes the model of the last one"
+            )
+        return found
 
     @property
     def _step(self) -> int:
@@ -345,8 +377,8 @@ class Flow:
 
     def _run(self, sections: dict[str, Any], dataset: Samples, steps: int | None) -> RunConfig:
         """The run, whose folder has no later checkpoint than that to go on from."""
-        if self.resume_at is not None:
-            remove_after(Path(sections["run"]), self.resume_at)
+        if self._resume_at is not None:
+            remove_after(Path(sections["run"]), self._resume_at)
         return run_of(sections, dataset, steps=steps)
 
     def _rate(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,3 +33,11 @@ def test_encoder_ranks_of_a_colocated_loop_and_unknown_layouts_are_refused() -> 
     unknown: Any = "apart"
     with pytest.raises(ConfigError, match="^layout='apart': give 'decoupled' or 'colocated'$"):
         ranks_of(unknown, None, size=2)
+
+
+def test_a_state_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+    loop: Any = None
+    flow = Flow({"run": str(tmp_path)}, loop, optimizer, None, resume=False)
+    with pytest.raises(FlowError, match=r"^flow\.state_dict: .* no checkpoint after 0 steps"):
+        flow.state_dict()
