@@ -143,7 +143,7 @@ class TrainerRow:
 
 
 def misses(row: Row, result: dict[str, Any]) -> list[str]:
-    """What a result misses."""
+    """Texts on the bars that a result exceeds."""
     found = [
         f"{name}={result[name]:.2g}"
         for name, bar in ((f"max_rel_{name}_diff", bar) for name, bar in row.bars.items())

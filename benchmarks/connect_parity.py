@@ -31,7 +31,7 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plain:
-    """What the plain loop found in each step, and weights: those that train, and all final ones."""
+    """Losses and norms of the plain loop, its initial weights that train, and all final weights."""
 
     start: dict[str, torch.Tensor]
     losses: list[float]
@@ -154,7 +154,7 @@ def relative_change(start: dict[str, torch.Tensor], end: dict[str, torch.Tensor]
 
 
 def found_by(loop: Loop) -> list[dict[str, Any]]:
-    """What each rank of a loop found."""
+    """Results of each rank of a loop."""
     return [torch.load(Path(loop.out) / f"{rank}.pt") for rank in range(loop.ranks)]
 
 

@@ -124,7 +124,7 @@ class WorkerProcess:
 
 
 class _Process(Protocol):
-    """What is needed of a process, as `multiprocessing` has it."""
+    """The methods of a `multiprocessing` process that a pool of workers uses."""
 
     @property
     def pid(self) -> int | None: ...

@@ -1,4 +1,4 @@
-"""The methods of a Trainer whose encoder is in ranks of its own.
+"""Replaced methods of a Trainer whose encoder is in ranks of its own.
 
 The Trainer keeps its loop. Its batches are empty: where it computes one, the microbatches of the
 flow are computed in its place, each by the Trainer's own `training_step`. Where it clips the
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class Decoupled(TrainerCallback):
-    """What takes the place of methods of a Trainer.
+    """Replacements of methods of a Trainer.
 
     Args:
         trainer: The Trainer.

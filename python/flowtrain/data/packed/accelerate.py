@@ -1,4 +1,4 @@
-"""What Hugging Face's accelerate would do once more to packed batches, as errors."""
+"""Errors where Hugging Face's accelerate would divide batches or losses a second time."""
 
 from __future__ import annotations
 

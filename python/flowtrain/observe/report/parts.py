@@ -22,7 +22,7 @@ class Figure:
 
     title: str
     about: str
-    """What it means, in a sentence or two."""
+    """The meaning of the figure, in a sentence or two."""
     content: Spec | Table
     wide: bool = True
     """Whether it takes the whole width; two of the others may be side by side."""
@@ -36,7 +36,7 @@ class Section:
     doc: str
     """Where the documentation says more: a page, or a page and a heading."""
     findings: Sequence[str] = ()
-    """What the figures show, in sentences."""
+    """Results that the figures show, in sentences."""
     figures: Sequence[Figure] = ()
     missing: Sequence[str] = field(default=())
     """Figures that are left out, with the reason."""

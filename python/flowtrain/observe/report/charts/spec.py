@@ -1,4 +1,4 @@
-"""What all charts share."""
+"""Parts of specifications that all charts use."""
 
 from __future__ import annotations
 
