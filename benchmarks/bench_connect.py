@@ -62,6 +62,8 @@ class LoopRow:
     mode: Any = "strict"
     wrap: Any = "none"
     lora: bool = False
+    processed: bool = False
+    """Whether the samples are outputs of the model's processor."""
     ranks: int = 1
     encoder_ranks: int | None = 1
     """None with colocated ranks."""
@@ -77,6 +79,7 @@ class LoopRow:
         colocated = self.encoder_ranks is None
         layout = f"colocated-{self.ranks}" if colocated else f"{self.encoder_ranks}+{self.ranks}"
         layout += f"-{self.wrap}" * (self.wrap != "none") + "-lora" * self.lora
+        layout += "-processed" * self.processed
         options = "-resumed" * self.resumed + "-planted-without-factor" * self.planted
         return f"{self.model}-{layout}-{self.mode}-{self.dtype}-{self.optimizer}{options}"
 
@@ -97,6 +100,7 @@ class LoopRow:
             optimizer=self.optimizer,
             wrap=self.wrap,
             lora=self.lora,
+            processed=self.processed,
             ranks=self.ranks,
             encoder_ranks=self.encoder_ranks,
             layout="colocated" if self.encoder_ranks is None else "decoupled",
@@ -190,6 +194,8 @@ LOOP_ROWS = [
     ),
     *(LoopRow(model=model, ranks=2, wrap="fsdp", **ADAMW) for model in FAMILIES[1:]),
     *(LoopRow(model=model, wrap="ddp", **COLOCATED_2, **ADAMW) for model in FAMILIES[1:]),
+    *(LoopRow(model=model, processed=True, **ADAMW) for model in FAMILIES),
+    LoopRow(wrap="ddp", processed=True, resumed=True, **SGD, **COLOCATED_2),
     *(LoopRow(model="qwen3-vl-moe", **form) for form in (SGD, ADAMW)),
     *(LoopRow(ranks=2, wrap="ddp", planted=True, **form) for form in (SGD, ADAMW)),
 ]

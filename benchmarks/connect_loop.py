@@ -59,6 +59,8 @@ class Loop:
     encoder_ranks: int | None = 1
     """None with colocated ranks."""
     layout: Literal["decoupled", "colocated"] = "decoupled"
+    processed: bool = False
+    """Whether the samples are outputs of the model's processor, from `processed_samples.py`."""
     leave_after: int | None = None
     """Steps after which the loop leaves its block; None for all."""
     keeps_factor: bool = False
@@ -126,6 +128,9 @@ def main(rank: int, loop: Loop) -> None:
     norms: dict[int, float] = {}
     microbatches = 0
     state = torch.random.get_rng_state()
+    data: Any = loop.data
+    if loop.processed:
+        data = {"dataset": "processed_samples:make", "shuffle": False}
     with flowtrain.connect(
         out / "job",
         model,
@@ -139,7 +144,7 @@ def main(rank: int, loop: Loop) -> None:
     ) as flow:
         wrapped: Any = DistributedDataParallel(model) if loop.wrap == "ddp" else model
         for step in flow.steps(
-            loop.data, samples=loop.samples, max_tokens=loop.max_tokens, steps=loop.steps
+            data, samples=loop.samples, max_tokens=loop.max_tokens, steps=loop.steps
         ):
             losses[step.number] = 0.0
             for batch in step:

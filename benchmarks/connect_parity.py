@@ -7,17 +7,20 @@ model's own processor makes of each sample.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import connect_loop
+import processed_samples
 import reference_loop
 import torch
 from connect_loop import CLIP, Loop, load, rate_at
@@ -171,7 +174,7 @@ def run(loop: Loop, *, encoder_fails: bool = False) -> None:
     with ExitStack() as processes:
         codes = dict.fromkeys(processes.enter_context(ranks_of(loop)), 0)
         if loop.layout == "decoupled":
-            command = processes.enter_context(encoder(Path(loop.out) / "job"))
+            command = processes.enter_context(encoder(Path(loop.out) / "job", loop))
             codes[command] = int(encoder_fails)
         wait_for(codes)
 
@@ -213,10 +216,20 @@ class Started:
 
 
 @contextmanager
-def encoder(job: Path) -> Iterator[Started]:
+def encoder(job: Path, loop: Loop | None = None) -> Iterator[Started]:
     """The command of the encoder ranks of a job."""
-    with started({"encoder": ["-m", "flowtrain", "encoder", "--job", str(job)]}) as [command]:
-        yield command
+    command = ["-m", "flowtrain", "encoder", "--job", str(job)]
+    with started({"encoder": command}, _environment(loop)) as [process]:
+        yield process
+
+
+def _environment(loop: Loop | None) -> dict[str, str]:
+    """Environment in which all processes of a loop find its samples."""
+    if loop is None or not loop.processed:
+        return {}
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.getenv("PYTHONPATH"))))
+    named = {processed_samples.MODEL: loop.model, processed_samples.DATA: loop.data}
+    return {"PYTHONPATH": path, **named}
 
 
 @contextmanager
@@ -227,13 +240,20 @@ def ranks_of(loop: Loop) -> Iterator[list[Started]]:
     commands = {
         f"rank.{rank}": [connect_loop.__file__, str(rank), given] for rank in range(loop.ranks)
     }
-    with started(commands) as ranks:
+    with started(commands, _environment(loop)) as ranks:
         yield ranks
 
 
 @contextmanager
-def started(commands: dict[str, list[str]]) -> Iterator[list[Started]]:
-    """Processes of this interpreter, which are killed at the end of the block."""
+def started(
+    commands: dict[str, list[str]], environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[list[Started]]:
+    """Processes of this interpreter, which are killed at the end of the block.
+
+    Args:
+        commands: Arguments of each, by name.
+        environment: Variables beside those of this process.
+    """
     found = []
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -244,6 +264,7 @@ def started(commands: dict[str, list[str]]) -> Iterator[list[Started]]:
                         [sys.executable, *arguments],
                         stdout=subprocess.PIPE,
                         stderr=file,
+                        env=os.environ | environment,
                         text=True,
                     )
                 found.append(Started(name, process, stderr))

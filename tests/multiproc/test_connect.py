@@ -54,7 +54,7 @@ def loop(tmp_path: Path, data: Path) -> Loop:
 @pytest.mark.parametrize(
     "row",
     [
-        LoopRow(ranks=2, wrap="ddp", encoder_ranks=2, **SGD),
+        LoopRow(ranks=2, wrap="ddp", encoder_ranks=2, processed=True, **SGD),
         LoopRow(mode="frozen", lora=True, **SGD),
     ],
     ids=str,

@@ -134,6 +134,19 @@ class ChatTokenizer:
         self.end_ids = end_ids(model_folder)
         self._check_template(str(model_folder))
 
+    def check_ids(self, ids: NDArray[Any], where: str) -> None:
+        """Refuse tokens that the model has no embedding for.
+
+        Raises:
+            DataError: There is one.
+        """
+        if (largest := int(ids.max(initial=0))) >= self._vocabulary.size:
+            raise DataError(
+                f"{where}: {self._tokenizer.convert_ids_to_tokens(largest)!r} is token {largest} "
+                f"of the tokenizer, but the model has vocab_size={self._vocabulary.size}; enlarge "
+                "the model's embeddings, or use a tokenizer without added tokens"
+            )
+
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """Text of tokens, with special tokens or without."""
         text: str = self._tokenizer.decode(ids, skip_special_tokens=not special)
@@ -204,12 +217,7 @@ class ChatTokenizer:
         where = conversation.where
         ids = np.array(encoded.ids, dtype=np.int64)
         starts, ends = np.array(encoded.offsets, dtype=np.int64).reshape(-1, 2).T
-        if (largest := int(ids.max(initial=0))) >= self._vocabulary.size:
-            raise DataError(
-                f"{where}: {self._tokenizer.convert_ids_to_tokens(largest)!r} is token {largest} "
-                f"of the tokenizer, but the model has vocab_size={self._vocabulary.size}; enlarge "
-                "the model's embeddings, or use a tokenizer without added tokens"
-            )
+        self.check_ids(ids, where)
         # Tokens that the tokenizer adds end at 0, wherever they stand.
         first = np.searchsorted(np.maximum.accumulate(ends), visual_at, side="right")
         kind = self._kinds(ids, first, conversation)

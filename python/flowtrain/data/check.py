@@ -254,8 +254,8 @@ class _Checker:
 
     def _check(self, sample: int, counts: Counter[str], odd: dict[str, list[str]]) -> list[Length]:
         """Add to counts and oddities; returns the sizes, or nothing if the sample is dropped."""
-        conversation = self._reader.conversation(sample)
-        meta, text = self._reader.sizes_and_text(sample, conversation)
+        read = self._reader.read(sample)
+        meta, text = self._reader.sizes_and_text(sample, read)
         counts["over_limit"] += meta.fit != "whole"
         self._reader.check_length(meta)
         if meta.fit == "dropped":
@@ -267,11 +267,12 @@ class _Checker:
             if not counts["blank"]:
                 counts[_BLANK + blank[0]] = 1
             counts["blank"] += len(blank)
-        for name, turn in dict(reversed(_oddities(conversation))).items():
+        odd_turns = _oddities(read) if isinstance(read, Conversation) else []
+        for name, turn in dict(reversed(odd_turns)).items():
             counts[_ODD + name] += 1
             places = odd.setdefault(name, [])
             if len(places) < _PLACES:
-                places.append(f"{conversation.where}: turn {turn}")
+                places.append(f"{self._reader.where(sample)}: turn {turn}")
         counts["tokens"] += meta.num_tokens
         counts["targets"] += meta.num_targets
         videos = sum(second > 0 for second in meta.seconds)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,17 +24,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplePixels:
-    """One image or video on its planned grid, scaled to 8-bit values."""
+    """One image or video on its planned grid.
 
-    values: NDArray[np.uint8] | None
-    """As `resize` of the family's processor returns them; None if the file cannot be used or has
-    another grid now: its pixels are zeros."""
+    It has 8-bit values, or, if the samples of the data set are outputs of a processor, the floats
+    that this has made.
+    """
+
+    values: NDArray[np.uint8] | NDArray[np.float32] | None
+    """As `resize` of the family's processor returns them, or as its `normalize` does; None if the
+    file cannot be used or has another grid now: its pixels are zeros."""
     kind: Visual
 
     @property
     def skipped(self) -> bool:
         """Whether the file cannot be used."""
         return self.values is None
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """Dtype of the values, if there are any."""
+        return None if self.values is None else self.values.dtype
 
 
 class PixelMaker:
@@ -79,13 +88,15 @@ class PixelMaker:
 
         parts = []
         pairs = zip(visuals, grids, strict=True)
-        for (kind, skipped), group in groupby(pairs, lambda pair: (pair[0].kind, pair[0].skipped)):
+        for (kind, held), group in groupby(pairs, lambda pair: (pair[0].kind, pair[0].dtype)):
             processor = self.images if kind is IMAGE else self.videos
             some = list(group)
-            if skipped:
+            if held is None:
                 shapes = [processor.pixel_shape(grid) for _, grid in some]
                 parts += [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
                 continue
             values = torch.cat([torch.from_numpy(each.values) for each, _ in some])
-            parts.append(processor.normalize(send(values, device), dtype))
+            sent = send(values, device)
+            is_made = values.is_floating_point()
+            parts.append(sent.to(dtype) if is_made else processor.normalize(sent, dtype))
         return parts[0] if len(parts) == 1 else torch.cat(parts)

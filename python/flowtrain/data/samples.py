@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from flowtrain.data.text import (
     visuals_within,
 )
 from flowtrain.models.errors import ModelError
+
+if TYPE_CHECKING:
+    from flowtrain.data.processed import ProcessedSample, ProcessedVisual
 
 Fit = Literal["whole", "truncated", "dropped", "refused"]
 
@@ -86,9 +89,10 @@ class SampleReader:
         state: State | None = None,
         spool: Path | None = None,
     ) -> None:
+        from flowtrain.data.processed import ProcessorOutputs  # Imports torch.
         from flowtrain.models.folder import check_files
         from flowtrain.models.images import PixelLimits
-        from flowtrain.models.registry import family_for  # Imports torch.
+        from flowtrain.models.registry import family_for
         from flowtrain.models.videos import VideoLimits
 
         self._dataset = Dataset(data, state, spool)
@@ -101,6 +105,7 @@ class SampleReader:
             self._chat = ChatTokenizer(model_folder, family)
             limits = PixelLimits(min_pixels=data.min_pixels, max_pixels=data.max_pixels)
             processor = family.image_processor(limits)
+            self._outputs = ProcessorOutputs(family)
         except DataError:
             raise
         except ModelError as error:
@@ -118,6 +123,7 @@ class SampleReader:
             skip_bad=data.bad_image == "skip",
         )
         self.held_out: SampleReader | None = None
+        self._processed: tuple[int, ProcessedSample] | None = None
 
     def of(self, data: DataConfig, state: State | None = None) -> SampleReader:
         """A reader of another data set, which shares this one's tokenizer and processors.
@@ -131,6 +137,7 @@ class SampleReader:
         """
         other = copy.copy(self)
         other._dataset = Dataset(data, state)
+        other._processed = None
         return other
 
     def __len__(self) -> int:
@@ -168,8 +175,8 @@ class SampleReader:
         """
         for first in range(0, len(calls), _STAGED):
             samples = [sample for (sample,) in calls[first : first + _STAGED]]
-            conversations = [self.conversation(sample) for sample in samples]
-            for meta, text in self._sizes_and_texts(samples, conversations):
+            read = [self.read(sample) for sample in samples]
+            for meta, text in self._sizes_and_texts(samples, read):
                 self.check_length(meta)
                 yield meta, text
 
@@ -225,18 +232,18 @@ class SampleReader:
         return len(targets) > 0 and int(targets[-1]) in self._chat.end_ids
 
     def sizes_and_text(
-        self, sample: int, conversation: Conversation | None = None
+        self, sample: int, read: Conversation | ProcessedSample | None = None
     ) -> tuple[SampleMeta, CompactText]:
         """As `meta_and_text`, also of a sample that `check_length` refuses.
 
         Args:
             sample: Number of the sample.
-            conversation: What `conversation` returned for it, if it was called.
+            read: What `read` returned for it, if it was called.
 
         Raises:
             DataError: The record, an image's header or the chat template cannot be used.
         """
-        [found] = self._sizes_and_texts([sample], [conversation or self.conversation(sample)])
+        [found] = self._sizes_and_texts([sample], [read or self.read(sample)])
         return found
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -251,9 +258,13 @@ class SampleReader:
             grids: Planned grids of its images and videos, without those that do not fit.
 
         Raises:
-            DataError: The record, the chat template or the header of a video cannot be used.
+            DataError: The record, the chat template or the header of a video cannot be used, or the
+                outputs of a processor have other grids now.
         """
-        conversation = self.conversation(sample)
+        conversation = self.read(sample)
+        if not isinstance(conversation, Conversation):
+            self._check_grids(sample, conversation, grids)
+            return conversation.compact
         plans = self._visuals.plans(conversation, videos_only=True)
         tokens = self._chat.tokens(conversation, _video_texts(plans))
         lengths = [
@@ -268,12 +279,13 @@ class SampleReader:
         Raises:
             DataError: The record or an image cannot be used.
         """
-        visuals = self.conversation(sample).visuals
+        read = self.read(sample)
+        visuals = read.visuals if isinstance(read, Conversation) else ()
         where = self.where(sample)
         return [v.name for v in visuals if v.kind is IMAGE and becomes_blank(v, where)]
 
     def pixels(self, sample: int, image: int, grid: Grid) -> SamplePixels:
-        """One image or video of a sample, scaled to 8-bit values.
+        """One image or video of a sample, scaled to 8-bit values, or the floats of a processor.
 
         Args:
             sample: Number of the sample.
@@ -284,14 +296,26 @@ class SampleReader:
             DataError: The file cannot be used or no longer has the planned grid, and
                 `data.bad_image` is `error`.
         """
-        return self._visuals.pixels(self.conversation(sample), image, grid)
+        read = self.read(sample)
+        if isinstance(read, Conversation):
+            return self._visuals.pixels(read, image, grid)
+        self._check_grids(sample, read, [grid], first=image)
+        visual = read.visuals[image]
+        return SamplePixels(values=visual.pixels.float().numpy(), kind=visual.kind)
 
     def _sizes_and_texts(
-        self, samples: Sequence[int], conversations: Sequence[Conversation]
+        self, samples: Sequence[int], read: Sequence[Conversation | ProcessedSample]
     ) -> list[tuple[SampleMeta, CompactText]]:
+        conversations = [each for each in read if isinstance(each, Conversation)]
         plans = [self._visuals.plans(conversation) for conversation in conversations]
         tokens = self._chat.tokens_together(conversations, [_video_texts(own) for own in plans])
-        return [self._sized(*each) for each in zip(samples, plans, tokens, strict=True)]
+        tokenized = iter(zip(plans, tokens, strict=True))
+        return [
+            self._sized(sample, *next(tokenized))
+            if isinstance(each, Conversation)
+            else self._sized_processed(sample, each)
+            for sample, each in zip(samples, read, strict=True)
+        ]
 
     def _sized(
         self, sample: int, plans: tuple[PlannedVisual, ...], tokens: ChatTokens
@@ -321,19 +345,72 @@ class SampleReader:
         )
         return meta, text
 
+    def _sized_processed(
+        self, sample: int, processed: ProcessedSample
+    ) -> tuple[SampleMeta, CompactText]:
+        """Sizes and text of what a processor returned."""
+        text = processed.compact
+        tokens, visuals = num_tokens(text), processed.visuals
+        if tokens <= self._max_tokens:
+            fit: Fit = "whole"
+        elif self._oversize == "truncate":
+            raise DataError(
+                f"{self.where(sample)}: {tokens} tokens exceed train.microbatch_tokens="
+                f"{self._max_tokens}, and outputs of a processor are not truncated; truncate the "
+                "text in front of the processor, or set data.oversize to drop or error"
+            )
+        else:
+            fit = "dropped" if self._oversize == "drop" else "refused"
+        meta = SampleMeta(
+            index=sample,
+            num_tokens=tokens,
+            num_targets=num_targets(text),
+            grids=tuple(visual.grid for visual in visuals),
+            image_lengths=tuple(visual.num_tokens for visual in visuals),
+            seconds=_seconds(visuals),
+            fit=fit,
+        )
+        return meta, text
+
+    def _check_grids(
+        self, sample: int, processed: ProcessedSample, grids: Sequence[Grid], first: int = 0
+    ) -> None:
+        """Refuse a sample that has other images or videos than when its step was planned."""
+        found = [visual.grid for visual in processed.visuals[first : first + len(grids)]]
+        if found != [*grids]:
+            raise DataError(
+                f"{self.where(sample)}: its images and videos from number {first} on have the "
+                f"grids {found}, but {[*grids]} were planned; the data set must return the same "
+                "sample for an index each time, so augment only what keeps the sizes"
+            )
+
     def _compact(self, tokens: ChatTokens, lengths: Sequence[int]) -> CompactText:
         text = compact(tokens, lengths, image_start_id=self._chat.image_start_id)
         return truncate(text, self._max_tokens) if self._oversize == "truncate" else text
 
-    def conversation(self, sample: int) -> Conversation:
-        """Turns and files of a sample, its images and videos in the order of the rendered text.
+    def read(self, sample: int) -> Conversation | ProcessedSample:
+        """Turns and files of a sample, or what a processor made of them.
+
+        The images and videos are in the order of the rendered text.
 
         Raises:
             DataError: The record or the chat template cannot be used.
         """
+        # The images of a sample are asked for one by one.
+        if self._processed is not None and self._processed[0] == sample:
+            return self._processed[1]
         dataset = self._dataset
+        record = dataset.record(sample)
+        if "input_ids" in record:
+            try:
+                processed = self._outputs.read(record)
+                self._chat.check_ids(processed.compact["id"], dataset.where(sample))
+            except ModelError as error:
+                raise DataError(f"{dataset.where(sample)}: {error}") from error
+            self._processed = sample, processed
+            return processed
         conversation = read_conversation(
-            dataset.record(sample),
+            record,
             root=dataset.root(sample),
             where=dataset.where(sample),
             ignore=self._ignore,
@@ -345,7 +422,7 @@ def _video_texts(plans: Sequence[PlannedVisual]) -> list[str]:
     return [plan.text for plan in plans if plan.text is not None]
 
 
-def _seconds(plans: Sequence[PlannedVisual]) -> tuple[float, ...]:
+def _seconds(visuals: Sequence[PlannedVisual | ProcessedVisual]) -> tuple[float, ...]:
     """Seconds between the frames of each video and 0 for each image; empty without a video."""
-    seconds = tuple(plan.seconds for plan in plans)
+    seconds = tuple(visual.seconds for visual in visuals)
     return seconds if any(seconds) else ()

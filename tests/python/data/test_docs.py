@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from clips import write_clip
 from PIL import Image
+from plain_processor import processor_of
 
 from flowtrain.config.schema import DataConfig
 from flowtrain.data import DataError
@@ -54,6 +57,21 @@ def test_a_refused_line_gives_the_message_of_the_page(
     with pytest.raises(DataError) as error:
         read.meta(0)
     assert str(error.value) == f"{folder}/data.jsonl:1: {' '.join(message.split())}"
+
+
+def test_outputs_of_a_processor_are_samples(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [code] = re.findall(r"# my_processed.py\n(.*?)```", PAGE, re.DOTALL)
+    module = ModuleType("my_processed")
+    # AutoProcessor needs torchvision for the videos of Qwen3-VL.
+    loader = SimpleNamespace(from_pretrained=lambda _: processor_of(folder / "model"))
+    monkeypatch.setattr("transformers.AutoProcessor", loader)
+    monkeypatch.setitem(sys.modules, "my_processed", module)
+    exec(code, vars(module))
+    monkeypatch.chdir(folder)
+    read = SampleReader(folder / "model", DataConfig(dataset="my_processed:Samples"), 4096)
+    texts = [read.answer(sample, [])["expected"] for sample in range(len(read))]
+    assert texts == ["12", "345"]
+    assert [len(read.meta(sample).grids) for sample in range(len(read))] == [1, 1]
 
 
 def test_every_example_of_the_page_is_tested() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flowtrain.config.checks import ConfigError
@@ -20,7 +20,8 @@ class ImportedDataset(Records):
 
     Args:
         spec: `package.module:make`, where `make` takes no arguments. It returns an object with
-            `__len__` and `__getitem__`; an item is a dictionary as on a line of a JSONL file.
+            `__len__` and `__getitem__`; an item is a dictionary as on a line of a JSONL file, or
+            what the model's processor returns for a sample, with its labels.
         state: State that the data set must have; None takes its state now.
 
     Raises:
@@ -46,12 +47,14 @@ class ImportedDataset(Records):
 
     def _read(self, sample: int) -> Any:
         try:
-            return self._samples[sample]
+            record = self._samples[sample]
         except Exception as error:
             raise DataError(
                 f"{self.where(sample)}: __getitem__({sample}) raised {type(error).__name__}: "
                 f"{error}; correct the data set"
             ) from error
+        # Processors of transformers return a mapping of their own.
+        return dict(record) if isinstance(record, Mapping) else record
 
     def _not_a_record(self, sample: int, record: Any) -> str:
         return (

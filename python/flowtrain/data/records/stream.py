@@ -230,7 +230,8 @@ def json_line(record: Any, where: str) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise DataError(
             f"{where}: {error}; a record consists of texts, numbers, lists, dictionaries, paths, "
-            "bytes and images of Pillow"
+            "bytes and images of Pillow; tensors, such as a processor returns, are read from a "
+            "map-style data set, which data.dataset names"
         ) from error
 
 
