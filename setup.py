@@ -1,4 +1,4 @@
-"""Builds the extension `flowtrain_core._C`, and writes the library of charts for `observe.report`.
+"""Builds the extension `flowtrain_core._C`, and writes the library of charts for `pages`.
 
 CMake and ninja build the one, vl-convert has the other; pyproject.toml holds the rest.
 """
@@ -18,7 +18,7 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 VL_CONVERT = "vl-convert-python>=1.9,<2"
-VEGA = ROOT / "python" / "flowtrain" / "observe" / "report" / "vega.js"
+VEGA = ROOT / "python" / "flowtrain" / "pages" / "vega.js"
 
 
 def _tool(name: str, module: str, folder_attribute: str) -> str:
@@ -43,7 +43,7 @@ def _run(*command: str | Path) -> None:
 
 
 def _write_vega() -> None:
-    """Write Vega, Vega-Lite and Vega-Embed as one file, which `flowtrain report` reads."""
+    """Write Vega, Vega-Lite and Vega-Embed as one file, which `flowtrain.pages` reads."""
     try:
         import vl_convert
     except ImportError as error:

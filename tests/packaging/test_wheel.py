@@ -81,8 +81,8 @@ def test_wheel_is_small_and_holds_both_packages(built: Built) -> None:
     assert {"flowtrain/py.typed", "flowtrain_core/py.typed", "flowtrain_core/_C.pyi"} <= sources
     packed = {name for name in names if ".dist-info/" not in name}
     # Taken from vl-convert by the build; a checkout has it, too, once it was installed.
-    assert "flowtrain/observe/report/vega.js" in packed
-    (extension,) = packed - sources - {"flowtrain/observe/report/vega.js"}
+    assert "flowtrain/pages/vega.js" in packed
+    (extension,) = packed - sources - {"flowtrain/pages/vega.js"}
     assert sources <= packed
     assert re.fullmatch(r"flowtrain_core/_C\.cpython-.*\.so", extension)
 

@@ -255,7 +255,7 @@ def test_a_run_shows_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_a_build_without_the_library_of_charts_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("flowtrain.observe.report.page.VEGA", "absent.js")
+    monkeypatch.setattr("flowtrain.pages.page.VEGA", "absent.js")
     assert main(["report", str(started(tmp_path / "run"))]) == 1
     assert "absent.js: this FlowTrain was built without the library" in capsys.readouterr().err
     assert not (tmp_path / "run" / "report.html").exists()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flowtrain.events import busy
-from flowtrain.observe.report.parts import duration, percent
 from flowtrain.observe.report.read import ReportedRun
+from flowtrain.pages.parts import duration, percent
 
 
 def tokens_per_s(run: ReportedRun) -> float:

@@ -1,1 +1,1 @@
-"""Charts as Vega-Lite specifications: plain data, of plain data."""
+"""Charts of the time of ranks, as Vega-Lite specifications."""

@@ -6,19 +6,12 @@ from collections.abc import Collection, Mapping
 
 import numpy
 
-from flowtrain.observe.report.charts.spec import (
-    LINE_LEGEND,
-    Row,
-    Spec,
-    axis,
-    by_group,
-    rows_of,
-    spec,
-)
+from flowtrain.observe.report.charts.colors import by_group
 from flowtrain.observe.report.columns import Columns
 from flowtrain.observe.report.groups import GROUPS
 from flowtrain.observe.report.timeline import Timeline
 from flowtrain.observe.report.waits import OTHERS, PLANNER, Waits
+from flowtrain.pages.charts.spec import LINE_LEGEND, Row, Spec, axis, rows_of, spec
 
 _BINS = 120
 _MAX_TEXTS = 12

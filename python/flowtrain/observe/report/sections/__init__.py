@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-from flowtrain.observe.report.parts import Section
 from flowtrain.observe.report.read import ReportedRun
 from flowtrain.observe.report.sections.course import course
 from flowtrain.observe.report.sections.layout import layout
@@ -11,6 +10,7 @@ from flowtrain.observe.report.sections.packing import packing
 from flowtrain.observe.report.sections.pool import pool
 from flowtrain.observe.report.sections.speed import speed
 from flowtrain.observe.report.sections.time import steps_in_time, time_of_ranks, waiting
+from flowtrain.pages.parts import Section
 
 SECTIONS: tuple[Callable[[Sequence[ReportedRun]], Section], ...] = (
     learning,

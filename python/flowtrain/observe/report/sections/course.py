@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from flowtrain.cost.slow_shapes import lengths_of
-from flowtrain.observe.report.charts.lines import Line, over_steps
-from flowtrain.observe.report.parts import Figure, Section, Table
 from flowtrain.observe.report.read import ReportedRun
 from flowtrain.observe.report.sections.names import of
 from flowtrain.observe.report.starts import Start
+from flowtrain.pages.charts.lines import Line, over_steps
+from flowtrain.pages.parts import Figure, Section, Table
 
 _LEFT_OUT = {
     "skipped_samples": "Skipped samples",

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy
 
 from flowtrain.config.layout import MODULES
-from flowtrain.observe.report.parts import Figure, Section, Table, duration, percent, size
 from flowtrain.observe.report.read import ReportedRun
 from flowtrain.observe.report.sections.names import of, said_of
 from flowtrain.observe.report.totals import mfu_of, tokens_per_s
+from flowtrain.pages.parts import Figure, Section, Table, duration, percent, size
 from flowtrain.plan.plan_file import PlanFile
 
 

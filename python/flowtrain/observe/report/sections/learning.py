@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flowtrain.observe.report.charts.lines import Line, over_steps
-from flowtrain.observe.report.parts import Figure, Section
 from flowtrain.observe.report.read import ReportedRun
 from flowtrain.observe.report.sections.names import of
+from flowtrain.pages.charts.lines import Line, over_steps
+from flowtrain.pages.parts import Figure, Section
 
 
 def learning(runs: Sequence[ReportedRun]) -> Section:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flowtrain.observe.report.charts.lengths import histogram
-from flowtrain.observe.report.charts.lines import Line, over_steps
-from flowtrain.observe.report.parts import Figure, Section, percent
 from flowtrain.observe.report.read import ReportedRun
 from flowtrain.observe.report.sections.names import of, said_of
+from flowtrain.pages.charts.histogram import histogram
+from flowtrain.pages.charts.lines import Line, over_steps
+from flowtrain.pages.parts import Figure, Section, percent
 
 _RATIOS = {
     "pad_ratio": (

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy
 
-from flowtrain.observe.report.charts.lines import Line, over_steps
-from flowtrain.observe.report.parts import Figure, Section, percent
 from flowtrain.observe.report.read import ReportedRun
 from flowtrain.observe.report.sections.names import said_of
 from flowtrain.observe.report.totals import mfu_of, tokens_per_s
+from flowtrain.pages.charts.lines import Line, over_steps
+from flowtrain.pages.parts import Figure, Section, percent
 
 
 def speed(runs: Sequence[ReportedRun]) -> Section:

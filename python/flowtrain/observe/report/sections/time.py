@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy
 
 from flowtrain.events import busy
-from flowtrain.observe.report.charts.lines import Line, over_steps
 from flowtrain.observe.report.charts.ranks import (
     shares_of_time,
     shares_over_steps,
@@ -15,11 +14,12 @@ from flowtrain.observe.report.charts.ranks import (
     wait_matrix,
 )
 from flowtrain.observe.report.groups import BUSY, grouped
-from flowtrain.observe.report.parts import Figure, Section, percent
 from flowtrain.observe.report.read import ReportedRun
 from flowtrain.observe.report.sections.names import of, said_of
 from flowtrain.observe.report.totals import bubble_ratio
 from flowtrain.observe.report.waits import OTHERS, PLANNER
+from flowtrain.pages.charts.lines import Line, over_steps
+from flowtrain.pages.parts import Figure, Section, percent
 
 _MIN_SHARE = 0.02
 _MAX_NAMED = 8

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy
+from numpy.typing import NDArray
 
-from flowtrain.observe.report.charts.spec import Row, Spec, axis, spec
-from flowtrain.observe.report.lengths import Lengths
+from flowtrain.pages.charts.spec import Row, Spec, axis, spec
 
 _BINS = 40
 
 
-def histogram(lengths: Mapping[str, Lengths], *, title: str, limit: int | None = None) -> Spec:
+def histogram(
+    lengths: Mapping[str, NDArray[numpy.int64]], *, title: str, limit: int | None = None
+) -> Spec:
     """Shares of samples or rows by their tokens.
 
     Args:

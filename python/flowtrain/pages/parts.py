@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from flowtrain.observe.report.charts.spec import Spec
+from flowtrain.pages.charts.spec import Spec
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy
+from numpy.typing import NDArray
 
-from flowtrain.observe.report.charts.spec import LINE_LEGEND, Row, Spec, axis, spec
-from flowtrain.observe.report.columns import Column
+from flowtrain.pages.charts.spec import LINE_LEGEND, Row, Spec, axis, spec
+
+Floats = NDArray[numpy.float64]
 
 _BINS = 250
 _DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
@@ -21,8 +23,8 @@ class Line:
 
     run: str
     what: str
-    steps: Column
-    values: Column
+    steps: Floats
+    values: Floats
     points: bool = False
     """Whether each value has a mark, as where there are few."""
 

@@ -1,0 +1,1 @@
+"""Charts as Vega-Lite specifications: plain data, of plain data."""
