@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import torch
 from connect_loop import Loop
 from connect_parity import compare, plain, write_weights
+from decouple_loop import HELD_OUT
 from decouple_parity import compare_trainers
 from parity import MODELS, MORE_TOKENS
 from transformers.utils import logging
@@ -70,6 +71,8 @@ class LoopRow:
     samples: int = 6
     max_tokens: int = 160
     """For a family that makes fewer tokens of an image."""
+    evaluates: bool = False
+    """Whether the model is evaluated on held-out samples after every second step."""
     resumed: bool = False
     """Whether the loop is left in the middle, and goes on in other processes."""
     planted: bool = False
@@ -80,12 +83,14 @@ class LoopRow:
         layout = f"colocated-{self.ranks}" if colocated else f"{self.encoder_ranks}+{self.ranks}"
         layout += f"-{self.wrap}" * (self.wrap != "none") + "-lora" * self.lora
         layout += "-processed" * self.processed
-        options = "-resumed" * self.resumed + "-planted-without-factor" * self.planted
+        options = "-evaluated" * self.evaluates + "-resumed" * self.resumed
+        options += "-planted-without-factor" * self.planted
         return f"{self.model}-{layout}-{self.mode}-{self.dtype}-{self.optimizer}{options}"
 
     @property
     def bars(self) -> dict[str, float]:
-        return BARS[self.dtype, self.optimizer]
+        bars = BARS[self.dtype, self.optimizer]
+        return {**bars, "eval": bars["loss"]} if self.evaluates else bars
 
     def measure(self, folder: Path, *, steps: int) -> dict[str, Any]:
         loop = Loop(
@@ -104,6 +109,8 @@ class LoopRow:
             ranks=self.ranks,
             encoder_ranks=self.encoder_ranks,
             layout="colocated" if self.encoder_ranks is None else "decoupled",
+            held_out=str(folder / "data" / "heldout.jsonl") if self.evaluates else None,
+            evaluate_every=2 * self.evaluates,
             keeps_factor=self.planted,
         )
         write_data(folder / "data", samples=steps * loop.samples, model=self.model)
@@ -120,18 +127,21 @@ class TrainerRow:
     mode: str = "strict"
     ranks: int = 1
     colocated: bool = False
+    evaluates: bool = False
     resumed: bool = False
     """Whether the Trainer fails, and goes on from an earlier checkpoint in other processes."""
     planted: bool = False
 
     def __str__(self) -> str:
         layout = f"colocated-{self.ranks}" if self.colocated else f"1+{self.ranks}"
-        form = f"{self.dtype}-{self.optimizer}" + "-resumed" * self.resumed
+        form = f"{self.dtype}-{self.optimizer}"
+        form += "-evaluated" * self.evaluates + "-resumed" * self.resumed
         return f"decouple-{self.kind}-{layout}-{self.mode}-{form}"
 
     @property
     def bars(self) -> dict[str, float]:
-        return BARS[self.dtype, self.optimizer]
+        bars = BARS[self.dtype, self.optimizer]
+        return {**bars, "eval": bars["loss"]} if self.evaluates else bars
 
     def measure(self, folder: Path, *, steps: int) -> dict[str, Any]:
         write_data(folder / "data", samples=96)
@@ -142,6 +152,7 @@ class TrainerRow:
             form=f"{self.dtype}-{self.optimizer}",
             ranks=self.ranks,
             colocated=self.colocated,
+            evaluates=self.evaluates,
             resumed=self.resumed,
         )
 
@@ -196,6 +207,10 @@ LOOP_ROWS = [
     *(LoopRow(model=model, wrap="ddp", **COLOCATED_2, **ADAMW) for model in FAMILIES[1:]),
     *(LoopRow(model=model, processed=True, **ADAMW) for model in FAMILIES),
     LoopRow(wrap="ddp", processed=True, resumed=True, **SGD, **COLOCATED_2),
+    *(LoopRow(model=model, evaluates=True, **ADAMW) for model in FAMILIES),
+    LoopRow(evaluates=True, resumed=True, mode="frozen", **SGD),
+    LoopRow(ranks=2, wrap="ddp", evaluates=True, **SGD),
+    LoopRow(wrap="fsdp", evaluates=True, resumed=True, **SGD, **COLOCATED_2),
     *(LoopRow(model="qwen3-vl-moe", **form) for form in (SGD, ADAMW)),
     *(LoopRow(ranks=2, wrap="ddp", planted=True, **form) for form in (SGD, ADAMW)),
 ]
@@ -218,6 +233,16 @@ TRAINER_ROWS = [
         for form in (SGD, ADAMW)
         for mode in ("strict", "frozen")
     ),
+    *(
+        TrainerRow(kind=kind, evaluates=True, **form, **others)
+        for kind, others in (
+            ("trainer", {}),
+            ("trainer", {"ranks": 2, "resumed": True}),
+            ("trainer", {"ranks": 2, "colocated": True}),
+            ("sft", {"mode": "frozen"}),
+        )
+        for form in (SGD, ADAMW)
+    ),
 ]
 ROWS: list[Row] = [*LOOP_ROWS, *TRAINER_ROWS]
 
@@ -227,7 +252,7 @@ def write_data(folder: Path, *, samples: int, model: str = "qwen3-vl") -> None:
     write_digits(
         folder,
         train=samples,
-        heldout=1,
+        heldout=HELD_OUT,
         seed=SEED,
         text_only=0.2,
         multi_image=0.2,

@@ -61,6 +61,9 @@ class Loop:
     layout: Literal["decoupled", "colocated"] = "decoupled"
     processed: bool = False
     """Whether the samples are outputs of the model's processor, from `processed_samples.py`."""
+    held_out: str | None = None
+    """File of samples on which the model is evaluated; None without evaluations."""
+    evaluate_every: int = 0
     leave_after: int | None = None
     """Steps after which the loop leaves its block; None for all."""
     keeps_factor: bool = False
@@ -126,6 +129,7 @@ def main(rank: int, loop: Loop) -> None:
     model, optimizer = load(loop, divided=loop.wrap == "fsdp")
     losses: dict[int, float] = {}
     norms: dict[int, float] = {}
+    evaluations: dict[int, float] = {}
     microbatches = 0
     state = torch.random.get_rng_state()
     data: Any = loop.data
@@ -144,7 +148,12 @@ def main(rank: int, loop: Loop) -> None:
     ) as flow:
         wrapped: Any = DistributedDataParallel(model) if loop.wrap == "ddp" else model
         for step in flow.steps(
-            data, samples=loop.samples, max_tokens=loop.max_tokens, steps=loop.steps
+            data,
+            samples=loop.samples,
+            max_tokens=loop.max_tokens,
+            steps=loop.steps,
+            held_out=loop.held_out,
+            evaluate_every=loop.evaluate_every,
         ):
             losses[step.number] = 0.0
             for batch in step:
@@ -157,6 +166,8 @@ def main(rank: int, loop: Loop) -> None:
             for group in optimizer.param_groups:
                 group["lr"] = rate_at(loop, step.number)
             norms[step.number] = flow.step()
+            if flow.evaluation is not None:
+                evaluations[step.number] = flow.evaluation.loss
             print(step.number, flush=True)
             if step.number + 1 == loop.leave_after:
                 break
@@ -168,6 +179,7 @@ def main(rank: int, loop: Loop) -> None:
     found = {
         "losses": losses,
         "norms": norms,
+        "evaluations": evaluations,
         "microbatches": microbatches,
         "draws": not torch.equal(state, torch.random.get_rng_state()),
     }

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from connect_loop import CLIP, Loop, load, rate_at
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 import flowtrain_core
+from flowtrain.train.state.logs import read_log
 
 TIMEOUT_S = 180.0
 _POLL_S = 0.05
@@ -34,11 +35,15 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plain:
-    """Losses and norms of the plain loop, its initial weights that train, and all final weights."""
+    """Losses, norms and held-out losses of the plain loop by step, and its weights.
+
+    `start` has those that train as they were before the first step, `weights` all after the last.
+    """
 
     start: dict[str, torch.Tensor]
-    losses: list[float]
-    norms: list[float]
+    losses: dict[int, float]
+    norms: dict[int, float]
+    evaluations: dict[int, float]
     weights: dict[str, torch.Tensor]
 
 
@@ -56,21 +61,44 @@ def plain(loop: Loop) -> Plain:
     start = {name: value.detach().clone() for name, value in trained}
     samples = reference_loop.Samples(Path(loop.data), Path(loop.model))
     dtype = reference_loop.DTYPES[loop.dtype]
-    losses, norms = [], []
+    losses, norms, evaluations = {}, {}, {}
+    held_out = [] if loop.held_out is None else _held_out(loop)
     for step in range(loop.steps):
         chosen = [samples[step * loop.samples + n] for n in range(loop.samples)]
-        count = sum(int((sample["labels"][:, 1:] != -100).sum()) for sample in chosen)
-        losses.append(0.0)
+        count = sum(map(_num_targets, chosen))
+        losses[step] = 0.0
         for sample in chosen:
             loss = reference_loop.loss_sum(model, sample, dtype) / count
             loss.backward()
-            losses[-1] += float(loss.detach())
-        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)))
+            losses[step] += float(loss.detach())
+        norms[step] = float(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP))
         for group in optimizer.param_groups:
             group["lr"] = rate_at(loop, step)
         optimizer.step()
         optimizer.zero_grad()
-    return Plain(start=start, losses=losses, norms=norms, weights=model.state_dict())
+        is_due = loop.evaluate_every and (step + 1) % loop.evaluate_every == 0
+        if held_out and (is_due or step + 1 == loop.steps):
+            with torch.no_grad():
+                sums = [float(reference_loop.loss_sum(model, each, dtype)) for each in held_out]
+            evaluations[step] = sum(sums) / sum(map(_num_targets, held_out))
+    return Plain(
+        start=start,
+        losses=losses,
+        norms=norms,
+        evaluations=evaluations,
+        weights=model.state_dict(),
+    )
+
+
+def _held_out(loop: Loop) -> list[dict[str, torch.Tensor]]:
+    assert loop.held_out is not None
+    file = Path(loop.held_out)
+    samples = reference_loop.Samples(file, Path(loop.model))
+    return [samples[line] for line in range(len(file.read_text().splitlines()))]
+
+
+def _num_targets(sample: dict[str, torch.Tensor]) -> int:
+    return int((sample["labels"][:, 1:] != -100).sum())
 
 
 def compare(loop: Loop, expected: Plain, *, resumed: bool = False) -> dict[str, Any]:
@@ -91,11 +119,12 @@ def compare(loop: Loop, expected: Plain, *, resumed: bool = False) -> dict[str, 
         found.append(found_by(loop))
     run(loop)
     found.append(found_by(loop))
-    losses, norms = {}, {}
+    losses, norms, evaluations = {}, {}, {}
     for attempt in found:
         for step in attempt[0]["losses"]:
             losses[step] = sum(each["losses"][step] for each in attempt) / loop.ranks
         norms |= attempt[0]["norms"]
+        evaluations |= attempt[-1]["evaluations"]  # Each rank has all.
     assert sorted(losses) == list(range(loop.steps)), losses.keys()
     if resumed and not min(found[-1][0]["losses"]):
         raise RuntimeError("the loop began with step 0 again, in place of going on")
@@ -107,18 +136,30 @@ def compare(loop: Loop, expected: Plain, *, resumed: bool = False) -> dict[str, 
     return {
         "max_rel_loss_diff": _largest(losses, expected.losses),
         "max_rel_norm_diff": _largest(norms, expected.norms),
+        **({} if loop.held_out is None else _of_evaluations(loop, evaluations, expected)),
         "max_rel_weight_diff": weights,
         "worst_weight": worst,
         "weight_change": relative_change(expected.start, expected.weights),
-        "clipped_steps": sum(norm > CLIP for norm in expected.norms),
+        "clipped_steps": sum(norm > CLIP for norm in expected.norms.values()),
         "steps": loop.steps,
         "first_step": min(found[-1][0]["losses"]),
         "microbatches": sum(each["microbatches"] for attempt in found for each in attempt),
     }
 
 
-def _largest(found: dict[int, float], expected: Sequence[float]) -> float:
-    return max(abs(found[step] - value) / abs(value) for step, value in enumerate(expected))
+def _of_evaluations(loop: Loop, found: dict[int, float], expected: Plain) -> dict[str, Any]:
+    """Difference of the held-out losses, which have to be those of the log, too."""
+    lines = read_log(Path(loop.out) / "job" / "eval.jsonl")
+    if (logged := {line["step"]: line["loss"] for line in lines}) != found:
+        raise RuntimeError(f"eval.jsonl has {logged}, but the loop was given {found}")
+    return {
+        "max_rel_eval_diff": _largest(found, expected.evaluations),
+        "evaluations": len(found),
+    }
+
+
+def _largest(found: dict[int, float], expected: dict[int, float]) -> float:
+    return max(abs(found[step] - value) / abs(value) for step, value in expected.items())
 
 
 def final_weights(loop: Loop) -> dict[str, torch.Tensor]:

@@ -1,6 +1,6 @@
 """A Trainer whose encoder is apart, one process per rank; started by `decouple_parity.py`.
 
-KIND MODE FORM LAYOUT MODEL DATA OUT start|fail|resume
+KIND MODE FORM LAYOUT evaluates|- MODEL DATA OUT start|fail|resume
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from flowtrain.data import VlmCollator, VlmSamples
 from flowtrain.integrations import decouple
 
 BATCH, STEPS, FAILS_AFTER, MAX_TOKENS = 8, 6, 5, 200
+HELD_OUT = 8
+"""Number of held-out samples."""
 
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -43,9 +45,13 @@ def trainer_of(
     out: Path,
     *,
     form: str = "float32-sgd",
+    evaluates: bool = False,
     **others: Any,
 ) -> Any:
-    """A Trainer or SFTTrainer of the samples in their order; `lora` is one with adapters."""
+    """A Trainer or SFTTrainer of the samples in their order; `lora` is one with adapters.
+
+    Without FlowTrain, the loss of an evaluation is a mean of those of batches: there is one.
+    """
     dtype = getattr(torch, form.split("-")[0])
     model: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=dtype)
     model.model.visual.requires_grad_(mode == "strict")
@@ -64,11 +70,14 @@ def trainer_of(
         "remove_unused_columns": False,
         "report_to": [],
         "disable_tqdm": True,
+        **({"eval_strategy": "steps", "eval_steps": 2} if evaluates else {}),
+        "per_device_eval_batch_size": HELD_OUT,
         **others,
     }
     given: dict[str, Any] = {
         "model": model,
         "train_dataset": VlmSamples(folder, data / "train.jsonl"),
+        "eval_dataset": VlmSamples(folder, data / "heldout.jsonl") if evaluates else None,
         "data_collator": VlmCollator(folder),
         "compute_loss_func": _float64_loss if dtype == torch.float64 else None,
     }
@@ -78,9 +87,10 @@ def trainer_of(
     from trl import SFTConfig, SFTTrainer
 
     # TRL takes no other data sets.
-    samples = given["train_dataset"]
-    rows = Dataset.from_dict({"row": list(range(len(samples)))})
-    given["train_dataset"] = rows.with_transform(partial(_read, samples))
+    for name in ("train_dataset", "eval_dataset")[: 1 + evaluates]:
+        samples = given[name]
+        rows = Dataset.from_dict({"row": list(range(len(samples)))})
+        given[name] = rows.with_transform(partial(_read, samples))
     own = {"bf16": False, "max_length": None, "gradient_checkpointing": False}
     given["data_collator"] = partial(collated, given["data_collator"])
     skip = {"skip_prepare_dataset": True}
@@ -94,12 +104,15 @@ def trainer_of(
     return SFTTrainer(args=config, processing_class=processor, **given)
 
 
-def _float64_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
+def _float64_loss(
+    outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None
+) -> torch.Tensor:
     """The loss of causal language models, which transformers and TRL compute in float32."""
     logits = outputs["logits"][:, :-1].flatten(0, 1)
     assert logits.dtype == torch.float64
     loss = F.cross_entropy(logits, labels[:, 1:].flatten(), reduction="sum")
-    return loss / num_items_in_batch
+    # An evaluation has no number.
+    return loss / (num_items_in_batch or (labels[:, 1:] != -100).sum())
 
 
 def recorded(trainer: Any) -> dict[int, float]:
@@ -136,15 +149,30 @@ class _Fails(TrainerCallback):
 
 
 def main(
-    kind: str, mode: Any, form: str, layout: str, folder: Path, data: Path, out: Path, how: str
+    kind: str,
+    mode: Any,
+    form: str,
+    layout: str,
+    evaluates: bool,
+    folder: Path,
+    data: Path,
+    out: Path,
+    how: str,
 ) -> None:
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     share = {"per_device_train_batch_size": BATCH // 2 // ranks, "gradient_accumulation_steps": 2}
-    trainer = trainer_of(kind, mode, folder, data, out, form=form, **share)
+    trainer = trainer_of(kind, mode, folder, data, out, form=form, evaluates=evaluates, **share)
     if how == "fail":
         trainer.add_callback(_Fails())
-    samples = data / "train.jsonl"
-    decouple(trainer, out / "job", max_tokens=MAX_TOKENS, dataset=samples, mode=mode, layout=layout)
+    decouple(
+        trainer,
+        out / "job",
+        max_tokens=MAX_TOKENS,
+        dataset=data / "train.jsonl",
+        held_out=data / "heldout.jsonl",
+        mode=mode,
+        layout=layout,
+    )
     losses = recorded(trainer)
     trainer.train(resume_from_checkpoint=how == "resume")
     trainer.save_model(str(out / "out"))
@@ -155,10 +183,10 @@ def main(
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    kind, mode, form, layout, *folders, how = sys.argv[1:]
+    kind, mode, form, layout, evaluates, *folders, how = sys.argv[1:]
     code = 0
     try:
-        main(kind, mode, form, layout, *map(Path, folders), how)
+        main(kind, mode, form, layout, evaluates == "evaluates", *map(Path, folders), how)
     except RuntimeError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         code = 1

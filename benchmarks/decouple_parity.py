@@ -28,6 +28,7 @@ def compare_trainers(
     form: str,
     ranks: int,
     colocated: bool,
+    evaluates: bool,
     resumed: bool,
 ) -> dict[str, Any]:
     """Train with both, and compare.
@@ -39,6 +40,7 @@ def compare_trainers(
         form: One of `decouple_loop.FORMS`.
         ranks: Ranks of the Trainer.
         colocated: Whether these encode.
+        evaluates: Whether both evaluate on held-out samples after every second step.
         resumed: Let it fail, and go on from the checkpoint before its last, which the job has
             passed.
 
@@ -49,7 +51,14 @@ def compare_trainers(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # Of TRL and PEFT.
         trainer = trainer_of(
-            kind, mode, model, data, folder / "plain", form=form, save_strategy="no"
+            kind,
+            mode,
+            model,
+            data,
+            folder / "plain",
+            form=form,
+            evaluates=evaluates,
+            save_strategy="no",
         )
         trainer.remove_callback(PrinterCallback)
         start = {
@@ -60,7 +69,8 @@ def compare_trainers(
         losses = recorded(trainer)
         trainer.train()
     layout = "colocated" if colocated else "decoupled"
-    given = [kind, mode, form, layout, str(model), str(data), str(out)]
+    evaluated = "evaluates" if evaluates else "-"
+    given = [kind, mode, form, layout, evaluated, str(model), str(data), str(out)]
     if resumed:
         _run(out, [*given, "fail"], ranks=ranks, code=1, colocated=colocated)
         checkpoints = sorted(out.glob("checkpoint-*"))
@@ -70,11 +80,12 @@ def compare_trainers(
     _run(out, [*given, last], ranks=ranks, code=0, colocated=colocated)
     expected = dict(trainer.model.state_dict())
     log = json.loads((out / f"{last}.log.json").read_text())
-    norms, rates = (
+    norms, rates, evaluations = (
         [[row[field] for row in rows if field in row] for rows in (log, trainer.state.log_history)]
-        for field in ("grad_norm", "learning_rate")
+        for field in ("grad_norm", "learning_rate", "eval_loss")
     )
     assert len(norms[0]) == STEPS and rates[0] == rates[1]
+    assert len(evaluations[0]) == (STEPS // 2 if evaluates else 0)
     weights, worst = largest_difference(_saved(out / "out", kind, trainer, form), expected)
     return {
         "max_rel_loss_diff": max(
@@ -82,6 +93,7 @@ def compare_trainers(
             for step, found in _losses(out, last, ranks=ranks).items()
         ),
         "max_rel_norm_diff": _largest(*norms),
+        **({"max_rel_eval_diff": _largest(*evaluations)} if evaluates else {}),
         "max_rel_weight_diff": weights,
         "worst_weight": worst,
         "weight_change": relative_change(start, expected),

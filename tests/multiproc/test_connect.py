@@ -54,8 +54,8 @@ def loop(tmp_path: Path, data: Path) -> Loop:
 @pytest.mark.parametrize(
     "row",
     [
-        LoopRow(ranks=2, wrap="ddp", encoder_ranks=2, processed=True, **SGD),
-        LoopRow(mode="frozen", lora=True, **SGD),
+        LoopRow(ranks=2, wrap="ddp", encoder_ranks=2, processed=True, evaluates=True, **SGD),
+        LoopRow(mode="frozen", lora=True, evaluates=True, **SGD),
     ],
     ids=str,
 )
@@ -68,7 +68,7 @@ def test_a_connected_loop_equals_the_plain_loop(row: LoopRow, tmp_path: Path) ->
 @pytest.mark.deep
 @pytest.mark.limit(240)
 def test_a_resumed_colocated_loop_equals_the_plain_loop(tmp_path: Path) -> None:
-    row = LoopRow(wrap="fsdp", resumed=True, **SGD, **COLOCATED_2)
+    row = LoopRow(wrap="fsdp", evaluates=True, resumed=True, **SGD, **COLOCATED_2)
     with encoder(tmp_path / "job") as command:
         result = row.measure(tmp_path, steps=4)
         assert not misses(row, result), result

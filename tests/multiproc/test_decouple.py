@@ -65,8 +65,8 @@ def test_the_example_changes_two_lines_and_trains_the_same_model(
 @pytest.mark.parametrize(
     "row",
     [
-        TrainerRow(ranks=2, resumed=True, **SGD),
-        TrainerRow(kind="sft", mode="frozen", **SGD),
+        TrainerRow(ranks=2, evaluates=True, resumed=True, **SGD),
+        TrainerRow(kind="sft", mode="frozen", evaluates=True, **SGD),
     ],
     ids=str,
 )
@@ -89,6 +89,12 @@ def test_arguments_that_cannot_be_used_are_refused(
 
     refused(r"^args\.save_only_model=True: .* call save_model$", trainer(save_only_model=True))
     refused(r"^args\.auto_find_batch_size=True", trainer(auto_find_batch_size=True))
+    evaluated = trainer(evaluates=True)
+    evaluated.eval_dataset = [1, 2]
+    refused(r"^eval_dataset \(list\): .* leave eval_strategy out$", evaluated)
+    evaluated.compute_metrics = len
+    refused("^compute_metrics: .* give the loss alone", evaluated, held_out=data / "train.jsonl")
+    refused(r"^args\.eval_on_start=True", trainer(evaluates=True, eval_on_start=True))
     refused("^decouple: resume is for the arguments of the Trainer", trainer(), resume=True)
     other = trainer()
     other.train_dataset = [1, 2]

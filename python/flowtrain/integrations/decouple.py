@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _REPLACED = (
     "train",
     "training_step",
+    "evaluate",
     "save_model",
     "get_train_dataloader",
     "get_eval_dataloader",
@@ -33,6 +34,7 @@ def decouple(
     *,
     max_tokens: int,
     dataset: Samples | None = None,
+    held_out: Samples | None = None,
     mode: Literal["strict", "frozen"] = "strict",
     **options: Any,
 ) -> None:
@@ -53,6 +55,8 @@ def decouple(
     they are packed into. The loss is the mean over the target tokens of the step. Epochs follow
     each other without a gap: no step is shorter than the others.
 
+    Evaluations, as often as `eval_strategy` says, give the loss, the mean over all target tokens.
+
     `save_model` writes the whole model after the last step. Checkpoints of the Trainer have the
     model without its tower, and resume together with those of the job, which have all weights.
 
@@ -63,6 +67,8 @@ def decouple(
         dataset: The samples, as for `Flow.steps`, in the order that `train_sampling_strategy`
             says; None takes those of `train_dataset`, if that is a `VlmSamples`. They are read by
             `dataloader_num_workers` processes of each rank with the encoder; 0 takes one.
+        held_out: The samples of evaluations, as for `Flow.steps`; None takes those of
+            `eval_dataset`, if that is a `VlmSamples`.
         mode: `strict` trains the encoder, `frozen` does not.
         **options: Further arguments of `flowtrain.connect`, such as `encoder_ranks`.
 
@@ -85,7 +91,8 @@ def decouple(
         raise ConfigError(reason)
     options |= {"mode": mode}
     data = _data(trainer, dataset, Path(job))
-    decoupled = Decoupled(trainer, Path(job), data, max_tokens, options)
+    evaluated = _evaluated(trainer, held_out)
+    decoupled = Decoupled(trainer, Path(job), data, evaluated, max_tokens, options)
     _normalize_loss(trainer)
     trainer.remove_callback(Decoupled)  # That of an earlier call.
     trainer.add_callback(decoupled)
@@ -99,8 +106,14 @@ def _rules(trainer: Trainer) -> dict[str, tuple[bool, str]]:
     whole = "the Trainer has no whole model while it trains"
     return {
         "fp16": (args.fp16, "losses cannot be scaled for both modules; use bf16"),
-        "eval_strategy": (args.eval_strategy != "no", f"{whole}; evaluate the saved model"),
-        "eval_on_start": (args.eval_on_start, f"{whole}; evaluate the saved model"),
+        "eval_on_start": (
+            args.eval_on_start,
+            "the first evaluation follows a step; leave it out, and evaluate before train()",
+        ),
+        "load_best_model_at_end": (
+            args.load_best_model_at_end,
+            f"{whole}; leave it out, and write the model of a checkpoint by flowtrain export",
+        ),
         "push_to_hub": (args.push_to_hub, f"{whole}; push what save_model has written"),
         "save_only_model": (args.save_only_model, f"{whole}; leave it out, and call save_model"),
         "enable_jit_checkpoint": (
@@ -127,6 +140,28 @@ def _data(trainer: Trainer, dataset: Samples | None, job: Path) -> DataConfig:
     if args.dataloader_num_workers:
         fields["workers"] = args.dataloader_num_workers
     return build(DataConfig, fields, source="data")
+
+
+def _evaluated(trainer: Trainer, held_out: Samples | None) -> Samples | None:
+    """The samples of evaluations; None without any."""
+    if trainer.args.eval_strategy == "no":
+        return None
+    given = trainer.eval_dataset
+    if held_out is None and isinstance(given, VlmSamples):
+        held_out = given
+    if held_out is None:
+        raise ConfigError(
+            f"eval_dataset ({type(given).__name__}): encoder ranks cannot read it; give "
+            "decouple(..., held_out=) the file or folder of the samples, make it a "
+            "flowtrain.data.VlmSamples, or leave eval_strategy out"
+        )
+    for name in ("compute_metrics", "preprocess_logits_for_metrics"):
+        if getattr(trainer, name) is not None:
+            raise ConfigError(
+                f"{name}: evaluations while a decoupled Trainer trains give the loss alone; leave "
+                "it out, and compute metrics with the model that save_model has written"
+            )
+    return held_out
 
 
 def _normalize_loss(trainer: Trainer) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -20,12 +21,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from transformers import TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer_utils import get_last_checkpoint, speed_metrics
 
 from flowtrain.config.schema import DataConfig
 from flowtrain.train.connect.flow import Flow, FlowError, Step, connect
 from flowtrain.train.connect.part import Batch
-from flowtrain.train.connect.run import epoch_draws
+from flowtrain.train.connect.run import Samples, epoch_draws
 from flowtrain.train.state.checkpoint import valid_checkpoints
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Decoupled(TrainerCallback):
         trainer: The Trainer.
         job: Folder of the job.
         data: The samples.
+        held_out: Those of evaluations; None without any.
         max_tokens: Maximum tokens of a microbatch.
         options: Other arguments of `connect`.
     """
@@ -53,6 +55,7 @@ class Decoupled(TrainerCallback):
         trainer: Trainer,
         job: Path,
         data: DataConfig,
+        held_out: Samples | None,
         max_tokens: int,
         options: dict[str, Any],
     ) -> None:
@@ -60,6 +63,7 @@ class Decoupled(TrainerCallback):
         self._trainer = trainer
         self._job = job
         self._data = data
+        self._held_out = held_out
         self._max_tokens = max_tokens
         self._options = options
         self._seed = args.seed if args.data_seed is None else args.data_seed
@@ -74,6 +78,7 @@ class Decoupled(TrainerCallback):
         self._train = partial(own.train, trainer)
         self._training_step = partial(own.training_step, trainer)
         self._save_model = partial(own.save_model, trainer)
+        self._evaluate = partial(own.evaluate, trainer)
         self._flow: Flow | None = None
         self._steps: Iterator[Step] = iter(())
         self._step: _Step | None = None
@@ -90,7 +95,7 @@ class Decoupled(TrainerCallback):
             trainer.create_optimizer(),
             clip_norm=args.max_grad_norm if args.max_grad_norm > 0 else None,
             compute_dtype=torch.bfloat16 if args.bf16 else None,
-            save_every=self._save_every(),
+            save_every=self._every(args.save_strategy, args.save_steps),
             # With the last alone, the job would have none of the step that a Trainer resumes from
             # whose own was not written any more.
             keep=_ALL if args.save_total_limit is None else max(2, args.save_total_limit),
@@ -110,6 +115,9 @@ class Decoupled(TrainerCallback):
             samples=self._samples,
             max_tokens=self._max_tokens,
             steps=state.max_steps,
+            held_out=self._held_out,
+            evaluate_every=self._every(args.eval_strategy, args.eval_steps),
+            loss=self._held_out_loss,
             seed=self._seed,
         )
         self._step = self._next_step()
@@ -153,6 +161,45 @@ class Decoupled(TrainerCallback):
         # From these the Trainer counts tokens and FLOPs.
         inputs["input_ids"] = torch.cat(tokens, dim=1)
         return torch.stack(losses).sum() if losses else torch.zeros((), device=device)
+
+    def evaluate(
+        self, eval_dataset: Any = None, *given: Any, metric_key_prefix: str = "eval", **options: Any
+    ) -> dict[str, float]:
+        """`Trainer.evaluate`: the evaluation that the flow has made after the last step."""
+        trainer = self._trainer
+        if self._flow is None:
+            options["metric_key_prefix"] = metric_key_prefix
+            whole: dict[str, float] = self._evaluate(eval_dataset, *given, **options)
+            return whole
+        found = self._flow.evaluation
+        if found is None or eval_dataset is not None:
+            raise FlowError(
+                "trainer.evaluate: the model has no vision tower any more, and the flow evaluates "
+                "the held-out samples after the steps that eval_strategy and eval_steps say, and "
+                "after the last one; set them, or evaluate what trainer.save_model has written"
+            )
+        metrics = {
+            f"{metric_key_prefix}_loss": found.loss,
+            **speed_metrics(
+                metric_key_prefix, time.time() - found.seconds, num_samples=found.samples
+            ),
+        }
+        model: Any = trainer.model
+        model.eval()  # By this TRL tells logs of evaluations; training sets it back.
+        trainer.log(metrics)
+        trainer.control = trainer.callback_handler.on_evaluate(
+            trainer.args, trainer.state, trainer.control, metrics
+        )
+        return metrics
+
+    def _held_out_loss(self, batch: Batch) -> torch.Tensor:
+        """The mean loss of a microbatch, as the Trainer computes that of its training."""
+        trainer: Any = self._trainer
+        num_targets = (batch["labels"][:, 1:] != _IGNORED).sum()
+        with trainer.compute_loss_context_manager():
+            loss = trainer.compute_loss(trainer.model, batch, num_items_in_batch=num_targets)
+        # It is meant to be averaged over the ranks.
+        return torch.as_tensor(loss) / trainer.args.world_size
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """`Trainer.save_model`, of the whole model."""
@@ -201,16 +248,22 @@ class Decoupled(TrainerCallback):
         step = next(self._steps, None)
         return None if step is None else _Step(step)
 
-    def _save_every(self) -> int:
+    def _every(self, strategy: str, steps: float) -> int:
+        """Steps between checkpoints or evaluations.
+
+        Args:
+            strategy: `no`, `epoch` or `steps`.
+            steps: Their number, or below 1 their share of all steps.
+        """
         args = self._trainer.args
-        if args.save_strategy == "no":
+        if strategy == "no":
             return 0
-        if args.save_strategy == "epoch":
+        if strategy == "epoch":
             return self._epoch_steps
-        if args.save_steps >= 1:
-            return int(args.save_steps)
-        steps = math.ceil(args.num_train_epochs * self._epoch_steps)
-        return math.ceil((args.max_steps if args.max_steps > 0 else steps) * args.save_steps)
+        if steps >= 1:
+            return int(steps)
+        epochs = math.ceil(args.num_train_epochs * self._epoch_steps)
+        return math.ceil((args.max_steps if args.max_steps > 0 else epochs) * steps)
 
     @contextmanager
     def _joint_norm(self, flow: Flow) -> Iterator[None]:

@@ -24,6 +24,7 @@ from flowtrain.train.ranks.answers import AnswerLimits
 from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.encoder import EncoderPart, pixel_requests
+from flowtrain.train.ranks.evaluations import Evaluation
 from flowtrain.train.ranks.late import late_ranks_error
 from flowtrain.train.ranks.metrics import Metrics
 from flowtrain.train.ranks.peak import job_peak_flops
@@ -99,6 +100,7 @@ def build_rank(
         metrics=metrics,
         planner=planner,
         eval_planner=eval_planner,
+        evaluated=None if metrics is None else metrics.evaluation,
     )
 
 
@@ -178,8 +180,9 @@ def rank_of(
     planner: Planner | None = None,
     eval_planner: Planner | None = None,
     rate: Callable[[], float] | None = None,
+    evaluated: Callable[[int, Evaluation | None], None] | None = None,
 ) -> Rank:
-    """A rank of its parts; they, and `rate`, are as for `Rank` and `Update`."""
+    """A rank of its parts; they, `rate` and `evaluated` are as for `Rank` and `Update`."""
     update = Update(
         context,
         _exchange(config, context),
@@ -198,7 +201,7 @@ def rank_of(
         checkpoints,
         encoder=encoder,
         backbone=backbone,
-        metrics=metrics,
+        evaluated=evaluated,
         planner=planner,
         eval_planner=eval_planner,
         profiler=Profiler(config.track, config.run, role.label),

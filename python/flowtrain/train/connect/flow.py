@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from flowtrain.train.connect.run import (
     run_of,
 )
 from flowtrain.train.control.ending import JobFailed
+from flowtrain.train.ranks.evaluations import Evaluation
 from flowtrain.train.state.checkpoint import remove_after, valid_checkpoints
 from flowtrain.train.state.final import write_model
 from flowtrain_core import FlowTrainError
@@ -179,6 +180,9 @@ class Flow:
         samples: int,
         max_tokens: int,
         steps: int | None = None,
+        held_out: Samples | None = None,
+        evaluate_every: int = 0,
+        loss: Callable[[Batch], torch.Tensor] | None = None,
         seed: int = 0,
     ) -> Iterator[Step]:
         """The steps of the loop; the first waits for the encoder ranks.
@@ -190,6 +194,11 @@ class Flow:
             samples: Samples of a step.
             max_tokens: Maximum tokens of a microbatch, and so of a sample.
             steps: Number of steps; None for one epoch.
+            held_out: Samples on which `step` evaluates the model, read as those of the training; in
+                the forms of `dataset`, but from one source. None evaluates nothing.
+            evaluate_every: Steps between evaluations; the last step is always evaluated.
+            loss: Mean loss over the target tokens of a microbatch of an evaluation, without
+                gradients; by default `model(**batch).loss`.
             seed: Seed of the order with `data.shuffle`, and of the encoder's dropout.
 
         Raises:
@@ -203,13 +212,21 @@ class Flow:
         train = {"global_batch": samples, "microbatch_tokens": max_tokens, "seed": seed}
         with self._own_steps():  # torch steps an optimizer whose state it loads.
             self._rank = LoopRank(
-                partial(self._run, {**sections, "train": train}, dataset, steps),
+                partial(
+                    self._run,
+                    {**sections, "train": train},
+                    dataset,
+                    steps=steps,
+                    held_out=held_out,
+                    evaluate_every=evaluate_every,
+                ),
                 "colocated" if "ranks" in sections["flow"] else "backbone",
                 self._loop,
                 self._optimizer,
                 resume=self._resume,
                 rate=None if self._groups is None else self._rate,
             )
+        self._rank.part.loss = loss
         self._done = self._rank.first
         self._actions = self._rank.actions()
         self._advance()
@@ -239,7 +256,9 @@ class Flow:
     def step(self) -> float:
         """End a step: agree with the encoder, step both optimizers, and drop the gradients.
 
-        Returns and raises what `norm` does.
+        Where one is due, an evaluation and a checkpoint follow.
+
+        Returns and raises what `norm` does; `PlanError` if a held-out sample cannot be used.
         """
         norm, step = self.norm(), self._step
         with self._own_steps():
@@ -247,6 +266,15 @@ class Flow:
                 self._advance()
         self._done = step + 1
         return norm
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The evaluation after the last step, the same on all ranks; None without one.
+
+        Its `loss` is the mean over the target tokens of all held-out samples.
+        """
+        found = None if self._rank is None else self._rank.evaluation
+        return found[1] if found is not None and found[0] + 1 == self._done else None
 
     def save_pretrained(self, folder: Path | str) -> None:
         """Write the whole model, after a step that was saved; of several ranks the first writes.
@@ -375,11 +403,11 @@ class Flow:
                 "one, in bfloat16 or float32"
             )
 
-    def _run(self, sections: dict[str, Any], dataset: Samples, steps: int | None) -> RunConfig:
+    def _run(self, sections: dict[str, Any], dataset: Samples, **options: Any) -> RunConfig:
         """The run, whose folder has no later checkpoint than that to go on from."""
         if self._resume_at is not None:
             remove_after(Path(sections["run"]), self._resume_at)
-        return run_of(sections, dataset, steps=steps)
+        return run_of(sections, dataset, **options)
 
     def _rate(self) -> float:
         assert self._groups is not None

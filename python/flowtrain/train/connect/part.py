@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,9 +37,11 @@ class LoopPart(BackbonePart):
 
     Attributes:
         batch: The microbatch that the loop has to compute.
+        loss: Mean loss of a microbatch of an evaluation; None takes the model's own.
     """
 
     batch: Batch
+    loss: Callable[[Batch], torch.Tensor] | None = None
 
     def _loss(self, plan: StepPlan, batch: PackedBatch, rows: torch.Tensor | None) -> LossOutput:
         family: Any = self._context.family
@@ -51,9 +54,19 @@ class LoopPart(BackbonePart):
             labels[-1] = batch.input_ids[-1]  # Its mean is a number, and its weight 0.
         inputs = family.model_inputs(self.module.module, batch, rows)
         self.batch = Batch(inputs, labels=labels[None])
+        if plan.kind == "eval":
+            return LossOutput(self._mean_loss() * num_targets, num_targets)
         self.batch.weight = self._context.world.size * num_targets / max(1, plan.num_targets)
         # The loss itself is the loop's.
         return LossOutput(torch.zeros(()), num_targets)
+
+    def _mean_loss(self) -> torch.Tensor:
+        """Mean loss of a microbatch of an evaluation, in the dtype that the loop computes in."""
+        model, dtype = self.module.module, self._context.dtype
+        casts = dtype != next(model.parameters()).dtype
+        with torch.autocast(self._context.world.device.type, dtype, enabled=casts):
+            loss = model(**self.batch).loss if self.loss is None else self.loss(self.batch)
+        return torch.as_tensor(loss)
 
     def _backward(self, _plan: StepPlan, _loss: LossOutput) -> None:
         """The loop has done it."""

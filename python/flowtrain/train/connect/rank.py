@@ -20,7 +20,7 @@ from flowtrain.train.assembly.build import encoder_part, rank_of
 from flowtrain.train.assembly.context import context_of
 from flowtrain.train.assembly.events import record_events
 from flowtrain.train.assembly.modules import begin_modules, build_module
-from flowtrain.train.assembly.planners import training_planner
+from flowtrain.train.assembly.planners import evaluation_planner, training_planner
 from flowtrain.train.assembly.reads import reading_of, reads_of
 from flowtrain.train.connect.first import from_first
 from flowtrain.train.connect.job_file import write_job
@@ -35,6 +35,7 @@ from flowtrain.train.input.workers import reads_samples
 from flowtrain.train.planning.planner import Planner
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.device import register
+from flowtrain.train.ranks.evaluations import Evaluation
 from flowtrain.train.ranks.membership import Membership
 from flowtrain.train.ranks.rank import Rank
 from flowtrain.train.state import atomic
@@ -66,6 +67,7 @@ class LoopRank:
         config: The run.
         part: Prepares the microbatches.
         update: Ends the steps.
+        evaluation: Result of the last evaluation, and the step after which it was made.
 
     Raises:
         ConfigError: The folder of the run is in use, or holds a run.
@@ -89,6 +91,7 @@ class LoopRank:
         self._membership: Membership | None = None
         self._is_over = False
         self._hosts = False
+        self.evaluation: tuple[int, Evaluation] | None = None
         try:
             found = from_first(loop, f"{world}.0", partial(self._hosted, make, resume=resume))
             if loop.rank != 0:
@@ -249,7 +252,9 @@ class LoopRank:
         context = context_of(config, membership, world)
         self._plans = context.plans
         reads = {} if self._workers is None else reads_of(config, self._workers)
-        planner = self._planner(context, reads) if world.hosts_planner else None
+        planner, eval_planner = None, None
+        if world.hosts_planner:
+            planner, eval_planner = self._planners(context, reads)
         [self._role] = [r for r in roles_of(config) if r.label == membership.label]
         backbone = ModuleState(
             loop.model, lambda _: True, context.family.part_of, optimizer=optimizer
@@ -280,18 +285,33 @@ class LoopRank:
             encoder=encoder,
             backbone=self.part,
             planner=planner,
+            eval_planner=eval_planner,
             rate=rate,
+            evaluated=self._evaluated,
         )
 
-    def _planner(self, context: RankContext, reads: Mapping[str, SampleReads]) -> Planner:
-        """The planner, which has started."""
-        assert self._workers is not None
+    def _evaluated(self, step: int, evaluation: Evaluation | None) -> None:
+        """Keep an evaluation, and log it; a loop has none that is left out."""
+        if evaluation is None:
+            return
+        self.evaluation = step, evaluation
+        if self._hosts:
+            evaluation.write(self.config.run, step)
+
+    def _planners(
+        self, context: RankContext, reads: Mapping[str, SampleReads]
+    ) -> tuple[Planner, Planner | None]:
+        """The planners of steps and of evaluations, if there are any; they have started."""
+        config, workers = self.config, self._workers
+        assert workers is not None
         cursor = 0 if self._meta is None else self._meta.cursor
-        planner = training_planner(
-            self.config, context, reads, None, first=self.first, cursor=cursor
-        )
-        planner.start()
-        self._resources.callback(planner.join)
-        self._resources.callback(self._workers.close)  # So that it waits for no read.
-        self._resources.callback(planner.stop)
-        return planner
+        planner = training_planner(config, context, reads, None, first=self.first, cursor=cursor)
+        evaluations = evaluation_planner(config, context, reads, first=self.first)
+        started = [each for each in (planner, evaluations) if each is not None]
+        for each in started:
+            each.start()
+            self._resources.callback(each.join)
+        self._resources.callback(workers.close)  # So that they wait for no read.
+        for each in started:
+            self._resources.callback(each.stop)
+        return planner, evaluations

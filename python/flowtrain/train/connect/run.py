@@ -69,13 +69,22 @@ def parallel_of(loop: LoopModel, layout: Layout) -> dict[str, Any]:
     return {"backbone": meets, "encoder": {"sharding": "full" if divides else "replicated"}}
 
 
-def run_of(sections: Mapping[str, Any], samples: Samples, *, steps: int | None) -> RunConfig:
+def run_of(
+    sections: Mapping[str, Any],
+    samples: Samples,
+    *,
+    steps: int | None,
+    held_out: Samples | None = None,
+    evaluate_every: int = 0,
+) -> RunConfig:
     """The run of a loop.
 
     Args:
-        sections: All sections but `data`, in which `train` has no steps.
+        sections: All sections but `data` and `eval`, in which `train` has no steps.
         samples: Its samples.
         steps: Number of its steps; None for one epoch.
+        held_out: Samples of its evaluations; None without any.
+        evaluate_every: Steps between evaluations.
 
     Raises:
         ConfigError: A field has a wrong value.
@@ -84,11 +93,26 @@ def run_of(sections: Mapping[str, Any], samples: Samples, *, steps: int | None) 
     """
     train = {**sections["train"], "steps": steps or 1}
     data = fields_of(samples, Path(sections["run"]))
-    config = from_dict({**sections, "data": data, "train": train})
+    evaluations = {"every": evaluate_every, "keep_best": False}
+    if held_out is not None:
+        evaluations |= _held_out_fields(held_out, Path(sections["run"]))
+    config = from_dict({**sections, "data": data, "train": train, "eval": evaluations})
     draws = epoch_draws(config.data, seed=config.train.seed)
     if steps is None:
         steps = math.ceil(draws / config.train.global_batch)
     return replace(config, train=replace(config.train, steps=steps))
+
+
+def _held_out_fields(samples: Samples, job: Path) -> dict[str, Any]:
+    """Fields of section `eval` for held-out samples."""
+    fields = fields_of(samples, job)
+    found = {name: fields[name] for name in ("path", "dataset", "image_root") if fields.get(name)}
+    if fields.get("sources") or not found:
+        raise ConfigError(
+            "held_out: samples of several sources; give a file, a folder, or the name of one data "
+            "set, whose samples are read as those of the training"
+        )
+    return found
 
 
 def epoch_draws(data: DataConfig, *, seed: int) -> int:

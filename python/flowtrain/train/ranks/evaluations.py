@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -16,6 +17,7 @@ from flowtrain.train.planning.plans import PlanError
 from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.step import inference
+from flowtrain.train.state.logs import EVALUATIONS, append_values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +43,24 @@ class Evaluation:
     truncated: int
     seconds: float
     answers: dict[int, list[int]]
+
+    def write(self, run: Path, step: int) -> None:
+        """Append a line to `eval.jsonl` of a run.
+
+        Args:
+            run: Folder of the run.
+            step: Step after which the model was evaluated.
+        """
+        values = {
+            "step": step,
+            "loss": self.loss,
+            "target_tokens": self.num_targets,
+            "samples": self.samples,
+            "skipped_samples": self.skipped,
+            "dropped_samples": self.dropped,
+            "truncated_samples": self.truncated,
+        }
+        append_values(run / EVALUATIONS, values)
 
 
 class Evaluations:

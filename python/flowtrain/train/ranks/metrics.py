@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections import Counter
@@ -18,7 +17,7 @@ from flowtrain.train.control.exchange import StepDecision
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.ranks.evaluations import Evaluation
 from flowtrain.train.ranks.trackers import Tracker
-from flowtrain.train.state.logs import ANSWERS, EVALUATIONS, METRICS, TIMING, append, json_values
+from flowtrain.train.state.logs import ANSWERS, METRICS, TIMING, append_values, json_values
 from flowtrain.train.state.optimizer import LearningRates
 
 
@@ -159,16 +158,7 @@ class Metrics:
         if result is None:
             self._print(f"{title}left out, as the run ends early\n")
             return
-        self._write(
-            EVALUATIONS,
-            step=step,
-            loss=result.loss,
-            target_tokens=result.num_targets,
-            samples=result.samples,
-            skipped_samples=result.skipped,
-            dropped_samples=result.dropped,
-            truncated_samples=result.truncated,
-        )
+        result.write(self._run, step)
         for sample, ids in result.answers.items():
             assert self._held_out is not None
             read = self._held_out.submit("answer", sample, ids)
@@ -227,8 +217,7 @@ class Metrics:
         )
 
     def _write(self, log: str, **values: Any) -> None:
-        line = json.dumps(json_values(values), separators=(",", ":"), allow_nan=False)
-        append(self._run / log, line)
+        append_values(self._run / log, values)
 
 
 def _norm_figures(step: int, decision: StepDecision) -> dict[str, float]:

@@ -10,8 +10,7 @@ from flowtrain.train.planning.planner import Planner
 from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.encoder import EncoderPart
-from flowtrain.train.ranks.evaluations import Evaluations
-from flowtrain.train.ranks.metrics import Metrics
+from flowtrain.train.ranks.evaluations import Evaluation, Evaluations
 from flowtrain.train.ranks.profiler import Profiler
 from flowtrain.train.ranks.step import Delays
 from flowtrain.train.ranks.update import Update
@@ -34,7 +33,8 @@ class Rank:
         checkpoints: Saves the modules of this rank.
         encoder: The encoder's part, if this rank holds the encoder.
         backbone: The backbone's part, if this rank holds the backbone.
-        metrics: Log of the run; None except on the first rank with the backbone.
+        evaluated: Called with each evaluation and its step; with None for one that was left out, as
+            the run ends early. None does not call.
         planner: Told of each step; None except on that rank.
         eval_planner: Planner of the evaluations; None except on that rank, and without evaluations.
         profiler: Traces some steps.
@@ -55,7 +55,7 @@ class Rank:
         *,
         encoder: EncoderPart | None,
         backbone: BackbonePart | None,
-        metrics: Metrics | None,
+        evaluated: Callable[[int, Evaluation | None], None] | None,
         planner: Planner | None,
         eval_planner: Planner | None,
         profiler: Profiler,
@@ -70,7 +70,7 @@ class Rank:
         self._encoder = encoder
         self._backbone = backbone
         self._parts = [part for part in (encoder, backbone) if part is not None]
-        self._metrics = metrics
+        self._evaluated = evaluated
         self._planner = planner
         self._eval_planner = eval_planner
         self._evaluations = Evaluations(
@@ -194,8 +194,8 @@ class Rank:
     def _evaluate(self, plan: StepPlan, _: Action) -> None:
         result = self._evaluations.run([part.module.module for part in self._parts])
         self.update.restart()
-        if self._metrics is not None:
-            self._metrics.evaluation(plan.step, result)
+        if self._evaluated is not None:
+            self._evaluated(plan.step, result)
         self._eval_loss = None if result is None else result.loss
 
     def _checkpoint(self, plan: StepPlan, _: Action) -> None:

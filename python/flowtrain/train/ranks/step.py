@@ -31,12 +31,15 @@ def dropout_of(device: torch.device, seed: int, step: int, *place: int) -> Itera
 @contextmanager
 def inference(module: torch.nn.Module) -> Iterator[None]:
     """Within the block, the module computes without gradients and dropout."""
+    trained = [part for part in module.modules() if part.training]
     module.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        module.train()
+        # A loop of the caller may have set some of them to `eval` itself.
+        for part in trained:
+            part.training = True
 
 
 class Delays:

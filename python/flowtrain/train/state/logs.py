@@ -50,6 +50,15 @@ def append(log: Path, line: str) -> None:
         raise OSError(error.errno, error.strerror, str(log)) from error
 
 
+def append_values(log: Path, values: Mapping[str, Any]) -> None:
+    """Append an object, with null for numbers that are not finite, to a log.
+
+    Raises:
+        OSError: As `append`.
+    """
+    append(log, json.dumps(json_values(values), separators=(",", ":"), allow_nan=False))
+
+
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The objects of a log; none if there is no such file.
 
