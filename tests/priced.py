@@ -46,7 +46,7 @@ def pipeline(
         pool=gpus,
         rules=Rules(),
         rows_bytes=[0.0],
-        levels=levels,
+        levels=(levels,),
     )
 
 

@@ -167,7 +167,7 @@ class Trained:
             pool=pool,
             rules=Rules(),
             rows_bytes=[0.0],
-            levels=("full",) if self.recomputes else ("none",),
+            levels=[["full"] if self.recomputes else ["none"]],
         )
         cut = pipeline.cut(_PLENTY)
         assert cut is not None

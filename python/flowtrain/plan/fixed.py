@@ -13,6 +13,7 @@ from flowtrain.config.layout import RankLayout
 from flowtrain.config.parallel import ModuleParallel
 from flowtrain.cost.communication import Mesh
 from flowtrain.plan.result import Mode, Plan
+from flowtrain.plan.runtime import FLOWTRAIN
 from flowtrain.plan.space import SHARDINGS, Space
 
 _ENCODER_FIELDS: tuple[str, ...] = ("tp", "dp", "sharding", "shard_ranks")
@@ -61,7 +62,8 @@ def narrowed(space: Space, words: Sequence[str], *, encoders: Sequence[str]) -> 
     for fix, held in product(space.fixed[len(of_mode) :], of_mode):
         require(
             (fix.module, fix.field) != (held.module, held.field) or fix == held,
-            f"--only-run --fix {fix}: runs of this flow.mode have {held}; leave one of them out",
+            f"{space.runtime.option} --fix {fix}: runs of this flow.mode have {held}; leave one of "
+            "them out",
         )
     for one, two in combinations(words, 2):
         (name, _, value), (other, _, another) = one.partition("="), two.partition("=")
@@ -108,11 +110,16 @@ def _narrowed(space: Space, word: str, encoders: Sequence[str]) -> Space:
 def _check_runs(
     space: Space, where: str, name: str, value: int | str, known: Sequence[int | str]
 ) -> None:
-    """Check that FlowTrain runs a value, if the space is that of `run_space`."""
+    """Check that the runtime of a space, if it has one, runs a value.
+
+    Sizes of which the space leaves none out are those that are tried, and not all that it runs.
+    """
+    runtime = space.runtime
     values = " or ".join(f"{name}={each}" for each in known)
+    limited = known != getattr(Space(), "modes" if name == "mode" else name)
     require(
-        not space.runs or value in known,
-        f"--only-run {where}: FlowTrain runs {values}; leave one of the two options out",
+        not (runtime.name and limited) or value in known,
+        f"{runtime.option} {where}: {runtime.name} runs {values}; leave one of the two options out",
     )
 
 
@@ -133,7 +140,7 @@ def run_space(mode: FlowMode) -> Space:
         cp=(1,),
         pp=(1,),
         ep=(1,),
-        runs=True,
+        runtime=FLOWTRAIN,
     )
     if mode != "bounded":
         return space

@@ -99,7 +99,7 @@ def _check_tp(
         for tp in range(1, nodes[-1] + 1)
         if any(
             pool.topology.devices_per_node % tp == 0
-            and all(divides_heads(model, name, tp, pool) for name in modules)
+            and all(divides_heads(model, name, tp, pool, space.runtime) for name in modules)
             for pool in pools
         )
     ]

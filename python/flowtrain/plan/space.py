@@ -12,6 +12,7 @@ from flowtrain.cost.timing import Timing
 from flowtrain.cost.topology import Link, Topology
 from flowtrain.plan.partition import LEVELS, Level
 from flowtrain.plan.result import Mode
+from flowtrain.plan.runtime import ANY, Runtime
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
@@ -142,8 +143,7 @@ class Space:
         chunks: Whether colocated plans may take some microbatches at a time, with the encoders'
             passes of these, in place of all of a step; without pipeline stages.
         fixed: Choices that the layouts must have made.
-        runs: Whether plans are those that FlowTrain runs: they have the GPUs of one node at most,
-            and an encoder on its own encodes a whole step before it runs backward.
+        runtime: What the program that trains can run of them.
         offload: Whether states that replicas share out are in host memory; one replica, too, may
             then be sharded.
     """
@@ -158,7 +158,7 @@ class Space:
     microbatches: tuple[int, ...] | None = None
     chunks: bool = True
     fixed: tuple[Fixed, ...] = ()
-    runs: bool = False
+    runtime: Runtime = ANY
     offload: bool = False
 
     def __post_init__(self) -> None:
@@ -179,8 +179,11 @@ class Space:
                     raise ValueError(f"{name}='{value}': choose from {', '.join(known)}")
 
     def allows(self, mesh: Mesh, sharding: str, *, modules: tuple[str, ...]) -> bool:
-        """Whether a layout of some modules has made the choices that are fixed for them."""
-        return all(fixed.allows(mesh, sharding) for fixed in self.fixed if fixed.module in modules)
+        """Whether a layout of some modules can run, and has made the choices fixed for them."""
+        own = (fixed for fixed in self.fixed if fixed.module in modules)
+        return self.runtime.allows(mesh, sharding) and all(
+            fixed.allows(mesh, sharding) for fixed in own
+        )
 
     def shard_ranks_of(self, modules: tuple[str, ...]) -> int | None:
         """Replicas of some modules that divide one copy, if that is fixed; otherwise all do."""
@@ -190,6 +193,13 @@ class Space:
             if fixed.module in modules and fixed.field == "shard_ranks"
         ]
         return int(found[0]) if found else None
+
+    @property
+    def levels(self) -> tuple[tuple[Level, ...], ...]:
+        """Sets of levels, of which the blocks of a module have those of one."""
+        if self.runtime.one_level:
+            return tuple((level,) for level in self.recompute)
+        return (self.recompute,)
 
     @property
     def every_budget(self) -> bool:

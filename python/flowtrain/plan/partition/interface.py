@@ -96,6 +96,7 @@ def partition(
     levels: Sequence[Level] = LEVELS,
     policy: str = "exact",
     other_bytes: int = 0,
+    ends: tuple[int, int] = (1, 1),
 ) -> Partition:
     """Cut a model into pipeline stages for 1F1B, and choose what each recomputes.
 
@@ -116,6 +117,7 @@ def partition(
         other_bytes: Memory that other modules need on the same devices while a stage holds weights,
             gradients and optimizer state alone: before the first microbatch of a step, and behind
             the last one.
+        ends: Layers that the first stage and the last one have at least, if there are several.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -135,6 +137,10 @@ def partition(
             f"link_bytes_per_s={link_bytes_per_s}: must be greater than 0; math.inf is a link that "
             "costs nothing"
         )
+    if min(ends) < 1 or sum(ends) > len(layers):
+        raise ValueError(
+            f"ends={ends}: both must be at least 1, and {len(layers)} at most together"
+        )
     if not levels or not set(levels) <= set(LEVELS):
         raise ValueError(f"levels={levels}: choose one or more of {', '.join(LEVELS)}")
     if policy not in POLICIES:
@@ -147,12 +153,13 @@ def partition(
         other_bytes=other_bytes,
         link_bytes_per_s=link_bytes_per_s,
         levels=[level for level in LEVELS if level in levels],
+        ends=ends,
     )
     table = StageTable(problem)
-    ends = POLICIES[policy](table)
-    if ends is None:
+    cuts = POLICIES[policy](table)
+    if cuts is None:
         raise NoPartitionError(lambda: _no_partition(table, policy))
-    return Partition(stages=tuple(table.stages(ends)), microbatches=microbatches)
+    return Partition(stages=tuple(table.stages(cuts)), microbatches=microbatches)
 
 
 def _no_partition(table: StageTable, policy: str) -> str:

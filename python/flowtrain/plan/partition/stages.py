@@ -61,6 +61,7 @@ class Problem:
             states alone: before the first microbatch of a step, and behind the last one.
         link_bytes_per_s: Rate at which a stage sends to its neighbour.
         levels: Levels of recomputation that a stage may choose from.
+        ends: Layers that the first of several stages, and the last one, have at least.
     """
 
     layers: Layers
@@ -70,6 +71,7 @@ class Problem:
     other_bytes: int = 0
     link_bytes_per_s: float
     levels: Sequence[Level]
+    ends: tuple[int, int] = (1, 1)
 
     def in_flight(self, stage: int) -> int:
         """Microbatches that a stage holds under 1F1B: it runs this many forward passes ahead."""
@@ -139,7 +141,7 @@ class StageTable:
             fits = need <= self.problem.memory_bytes
             seconds = numpy.where(fits, of_level[level][self._window(stage)], numpy.inf)
             numpy.minimum(found[stage], seconds, out=found[stage])
-        return found
+        return self._with_ends(found)
 
     def least_bytes(self) -> FloatArray:
         """Memory of each stage at the level that needs the least, infinite where b < a.
@@ -150,6 +152,14 @@ class StageTable:
         for stage, _, need in self._memory():
             numpy.minimum(found[stage], need, out=found[stage])
         found[:, numpy.tri(self.width, k=-1, dtype=bool)] = numpy.inf
+        return self._with_ends(found)
+
+    def _with_ends(self, found: FloatArray) -> FloatArray:
+        """Values of the stages, infinite where the first or the last one has too few layers."""
+        first, last = self.problem.ends
+        if self.problem.stages > 1:
+            found[0, :, : first - 1] = numpy.inf
+            found[-1, max(0, self.width - last + 1) :] = numpy.inf
         return found
 
     def _memory(self) -> Iterator[tuple[int, int, IntArray]]:

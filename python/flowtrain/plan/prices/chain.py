@@ -129,6 +129,7 @@ class Chain:
         rows_bytes: float,
         rows_s: float,
         levels: Sequence[Level],
+        whole_encoders: bool = False,
     ) -> Partition | None:
         """The best cut into the stages of the shape, or None if none fits.
 
@@ -145,6 +146,8 @@ class Chain:
             rows_s: Seconds in which the first stage receives rows of a microbatch, and in which it
                 sends their gradients.
             levels: Levels of recomputation to choose from.
+            whole_encoders: Whether the first stage has all layers in front of the decoder's blocks,
+                and the last one all behind them.
         """
         layers = self._layers(costs, shape, row, rows_bytes, rows_s, microbatches)
         try:
@@ -156,9 +159,16 @@ class Chain:
                 other_bytes=other_bytes,
                 link_bytes_per_s=link_bytes_per_s,
                 levels=levels,
+                ends=self._ends if whole_encoders else (1, 1),
             )
         except NoPartitionError:
             return None
+
+    @property
+    def _ends(self) -> tuple[int, int]:
+        """Layers in front of the decoder's blocks, and behind them."""
+        blocks = numpy.flatnonzero(self._decoder[self.kinds])
+        return int(blocks[0]), len(self.kinds) - 1 - int(blocks[-1])
 
     def _layers(
         self,

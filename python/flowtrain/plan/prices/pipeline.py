@@ -92,7 +92,8 @@ class Pipelines:
         pool: GPUs on which it runs.
         rules: Constants of the prices.
         rows_bytes: As for `Chain.cut`, for each of the rows.
-        levels: Levels of recomputation to choose from.
+        levels: Sets of levels of recomputation, of one of which the blocks have theirs.
+        whole_encoders: As for `Chain.cut`.
 
     Raises:
         ValueError: The times are not valid for a row.
@@ -108,12 +109,14 @@ class Pipelines:
         pool: GpuPool,
         rules: Rules,
         rows_bytes: Sequence[float],
-        levels: Sequence[Level] = RECOMPUTE,
+        levels: Sequence[Sequence[Level]] = (RECOMPUTE,),
+        whole_encoders: bool = False,
     ) -> None:
         self.chain, self.shape, self.rows = chain, shape, rows
         self.microbatches = numpy.array(microbatches, numpy.float64)
         self.rows_bytes = numpy.array(rows_bytes)
         self._pool, self._rules, self._levels = pool, rules, levels
+        self._whole_encoders = whole_encoders
         self._network = Network(pool.topology, shape.gpus)
         self.costs: Costs = costs_of(
             chain.tables,
@@ -156,7 +159,7 @@ class Pipelines:
                 microbatches=self.microbatches,
                 memory_bytes=memory_bytes,
                 other_bytes=other_bytes,
-                levels=self._levels,
+                levels=[level for levels in self._levels for level in levels],
             )
         return self._whole.fit(memory_bytes, other_bytes)[0]
 
@@ -220,20 +223,26 @@ class Pipeline(Pipelines):
         left = int(memory_bytes - self.costs.working.block.max())
         if left < 1:
             return None
-        found = self.chain.cut(
-            self.costs,
-            self.shape,
-            self.row,
-            microbatches=self.num_microbatches,
-            memory_bytes=left,
-            other_bytes=other_bytes,
-            link_bytes_per_s=self._network.slowest(self.shape.mesh.pp_group).bytes_per_s,
-            rows_bytes=float(self.rows_bytes[0]),
-            rows_s=self._rows_s(),
-            levels=self._levels,
-        )
-        if found is None:
+        cuts = [
+            self.chain.cut(
+                self.costs,
+                self.shape,
+                self.row,
+                microbatches=self.num_microbatches,
+                memory_bytes=left,
+                other_bytes=other_bytes,
+                link_bytes_per_s=self._network.slowest(self.shape.mesh.pp_group).bytes_per_s,
+                rows_bytes=float(self.rows_bytes[0]),
+                rows_s=self._rows_s(),
+                levels=levels,
+                whole_encoders=self._whole_encoders,
+            )
+            for levels in self._levels
+        ]
+        fitting = [cut for cut in cuts if cut is not None]
+        if not fitting:
             return None
+        found = min(fitting, key=lambda cut: cut.step_s)
         stages = tuple(
             StageLayout(first=stage.first, end=stage.end, recompute=stage.level)
             for stage in found.stages

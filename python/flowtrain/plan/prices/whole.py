@@ -37,12 +37,12 @@ class Whole:
         chain: The layers.
         costs: Their costs.
         rows_bytes: Rows of the encoder, and their gradients, shape [num_rows].
-        levels: Levels of recomputation to choose from; only some blocks are computed again if
-            `none` is among them.
+        levels: Sets of levels of recomputation, of one of which the blocks have theirs; only some
+            are computed again if it has `none`.
     """
 
     def __init__(
-        self, chain: Chain, costs: Costs, rows_bytes: FloatArray, levels: Sequence[Level]
+        self, chain: Chain, costs: Costs, rows_bytes: FloatArray, levels: Sequence[Sequence[Level]]
     ) -> None:
         count, head = chain.layers_of_kind, chain.tables.head
         self._states = costs.states.sum(0) @ count
@@ -50,7 +50,7 @@ class Whole:
         whole_kept = costs.kept[:, 0] @ count
         self._pass_s = (costs.forward.sum(1) + costs.backward.sum(1)) @ count
         self._levels = []
-        for level in levels:
+        for level, others in ((level, own) for own in levels for level in own):
             number = LEVELS.index(level)
             spared = (costs.kept[:, 0] - costs.kept[:, number])[:, chain.again]
             # A block that is computed again has all its activations while it runs backward.
@@ -64,7 +64,7 @@ class Whole:
             blocks = numpy.arange(len(chain.again) + 1)
             if level == "none":
                 blocks = blocks[:1]
-            elif "none" not in levels:
+            elif "none" not in others:
                 blocks = blocks[-1:]
             times_s = self._pass_s[:, None] + again_s
             self._levels.append(_OfLevel(number, blocks, need[:, blocks], times_s[:, blocks]))

@@ -12,6 +12,7 @@ from flowtrain.plan.describe import Encoder, ModelDescription
 from flowtrain.plan.padding import MOST_PADDING, padding
 from flowtrain.plan.prices.costs import Shape
 from flowtrain.plan.prices.row import Row
+from flowtrain.plan.runtime import Runtime
 from flowtrain.plan.space import GpuPool, Rules, Space
 from flowtrain.plan.work import Work
 
@@ -39,7 +40,7 @@ def backbone_shapes(
     for tp, cp, pp in itertools.product(space.tp, space.cp, space.pp):
         if gpus % (tp * cp * pp) or tp > node or node % tp or pp > blocks:
             continue
-        if not all(divides_heads(model, module, tp, pool) for module in modules):
+        if not all(divides_heads(model, module, tp, pool, space.runtime) for module in modules):
             continue
         dp = gpus // (tp * cp * pp)
         for ep in space.ep if model.num_experts else (1,):
@@ -55,22 +56,27 @@ def backbone_shapes(
                     yield from _divided(mesh, sharding, space, modules)
 
 
-def divides_heads(model: ModelDescription, module: str, tp: int, pool: GpuPool) -> bool:
+def divides_heads(
+    model: ModelDescription, module: str, tp: int, pool: GpuPool, runtime: Runtime
+) -> bool:
     """Whether tensor parallelism of a size divides the heads of a module.
 
     More ranks than key-value heads have copies of these.
     """
     if module == "backbone":
-        return not model.heads % tp and not (model.kv_heads % tp and tp % model.kv_heads)
-    return all(_divides(encoder, tp, pool) for encoder in model.encoders if encoder.name == module)
+        copies = runtime.copies_kv and not tp % model.kv_heads
+        return not model.heads % tp and (copies or not model.kv_heads % tp)
+    own = (encoder for encoder in model.encoders if encoder.name == module)
+    return all(_divides(encoder, tp, pool, runtime) for encoder in own)
 
 
-def _divides(encoder: Encoder, tp: int, pool: GpuPool) -> bool:
+def _divides(encoder: Encoder, tp: int, pool: GpuPool, runtime: Runtime) -> bool:
     """Whether tensor parallelism of a size divides the heads of a tower, or a few more.
 
     Measured times are those of the tower as it is.
     """
-    most = MOST_PADDING if isinstance(pool.timing, DataSheetTiming) else 1
+    pads = runtime.pads_towers and isinstance(pool.timing, DataSheetTiming)
+    most = MOST_PADDING if pads else 1
     return padding(encoder.heads, tp) <= most
 
 
@@ -89,7 +95,8 @@ def encoder_shapes(
     budgets = pool.shares(every=space.every_budget) if gpus is None else [gpus]
     for count in budgets:
         for tp in space.tp:
-            if count % tp or tp > node or node % tp or not _divides(encoder, tp, pool):
+            divides = _divides(encoder, tp, pool, space.runtime)
+            if count % tp or tp > node or node % tp or not divides:
                 continue
             for sharding in space.sharding:
                 mesh = Mesh(tp=tp, dp=count // tp)

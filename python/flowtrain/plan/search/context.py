@@ -143,7 +143,7 @@ class Context:
         FlowTrain's runs encode all of a step first, and a pipeline as many as it has stages, and
         one. An encoder that has no backward pass holds the rows that it has not sent.
         """
-        if self.space.runs and self.tables.gradient[self.tables.vision].any():
+        if self.space.runtime.encodes_steps and self.tables.gradient[self.tables.vision].any():
             return microbatches
         return min(microbatches, stages + 1)
 
@@ -273,7 +273,8 @@ class Context:
             pool=self.pool,
             rules=self.rules,
             rows_bytes=sizes,
-            levels=self.space.recompute,
+            levels=self.space.levels,
+            whole_encoders=self.space.runtime.whole_encoders,
         )
 
     def _chain(self, module: str, tp: int) -> Chain:

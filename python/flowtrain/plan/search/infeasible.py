@@ -49,7 +49,7 @@ def no_plan(contexts: Sequence[Context]) -> NoPlanError:
     gpus = _fewest_gpus(context)
     if gpus is not None:
         ways.append(f"the smallest budget that fits is {gpus} {pool.gpu_type}")
-    if context.space.runs:
+    if context.space.runtime.one_node:
         # Other spaces have more GPUs and more parallelism, which change the run less.
         ways += changes(context)
     if not ways:
@@ -154,7 +154,8 @@ def _fewest_gpus(context: Context) -> int | None:
     def fits(gpus: int) -> bool:
         return _any_fits(context.of_budget(gpus))
 
-    most = pool.topology.devices_per_node if context.space.runs else max(_MAX_GPUS, pool.gpus)
+    one_node = context.space.runtime.one_node
+    most = pool.topology.devices_per_node if one_node else max(_MAX_GPUS, pool.gpus)
     budgets = replace(pool, gpus=most).budgets()
     low = sum(budget <= pool.gpus for budget in budgets)  # The first that may fit.
     step = 1

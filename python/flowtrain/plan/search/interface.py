@@ -203,7 +203,7 @@ def _with_more(context: Context, known: Sequence[Priced]) -> tuple[int, Plan] | 
     pool = context.pool
     node = pool.topology.devices_per_node
     gpus = pool.gpus + 1 if pool.gpus < node else (pool.gpus // node + 1) * node
-    if context.space.runs and gpus > node:
+    if context.space.runtime.one_node and gpus > node:
         return None
     larger = context.of_budget(gpus)
     best: Best[Priced] = Best(1)

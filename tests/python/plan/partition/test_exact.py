@@ -65,6 +65,31 @@ def test_bisection_finds_what_every_ceiling_in_turn_finds(kind: str) -> None:
         assert table.step_s(found) == pytest.approx(best, rel=1e-12), (seed, microbatches)
 
 
+def test_the_first_and_the_last_stage_have_at_least_the_layers_that_are_asked_for() -> None:
+    changed = 0
+    for kind, ends, seed in itertools.product(KINDS, [(4, 1), (1, 4), (3, 2)], range(8)):
+        drawn = instance(kind, layers=9, stages=3, seed=seed)
+        table = StageTable(Problem(layers=drawn.layers, **drawn.arguments, levels=LEVELS))
+        of_cuts = {
+            (first, second): table.step_s([first, second, 9])
+            for first, second in itertools.combinations(range(1, 9), 2)
+        }
+        expected = min(
+            step_s
+            for (first, second), step_s in of_cuts.items()
+            if first >= ends[0] and 9 - second >= ends[1]
+        )
+        try:
+            found = partition(drawn.layers, **drawn.arguments, ends=ends)
+        except NoPartitionError:
+            assert math.isinf(expected)
+            continue
+        assert found.step_s == pytest.approx(expected, rel=1e-12), (kind, ends, seed)
+        assert found.stages[0].end >= ends[0] and 9 - found.stages[-1].first >= ends[1]
+        changed += expected > min(of_cuts.values())
+    assert changed
+
+
 @pytest.mark.parametrize(
     ("microbatches", "end", "step_s"), [(1, 1, 200), (2, 2, 315), (11, 3, 1299)]
 )
