@@ -7,11 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from flowtrain.cli.plan_export import add_export_options, check_export, export, export_file
+
 _EPILOG = """
 examples:
   flowtrain plan --model FOLDER --cluster 32x8xH100 --workload native
   flowtrain plan run.yaml --cluster 1x8xH100 --only-run --out plan.json
   flowtrain train run.yaml --plan plan.json
+  flowtrain plan --model FOLDER --cluster 1x8xH100 --workload native --export torchtitan
 """
 
 
@@ -32,8 +35,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--model", type=Path, help="Hugging Face folder; config.json is enough")
     parser.add_argument(
         "--cluster",
-        required=True,
-        help="NODESxGPUSxTYPE, several joined by +; or a YAML file; or local",
+        help="NODESxGPUSxTYPE, several joined by +; or a YAML file; or local (not with --from)",
     )
     parser.add_argument(
         "--workload",
@@ -81,14 +83,25 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--explain", action="store_true", help="say what every number means and rests on"
     )
+    add_export_options(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--out", type=Path, metavar="plan.json", help="write the plan to this file")
     parser.set_defaults(run=run, extra="hf")
 
 
 def run(given: argparse.Namespace) -> int:
+    from flowtrain.config.checks import require
+
+    check_export(given)
+    if given.plan is not None:
+        return export_file(given)
+    require(
+        given.cluster is not None,
+        "--cluster: give the cluster that is planned for, such as 1x8xH100",
+    )
     from flowtrain.data.sizes import read_sizes, size_digests
     from flowtrain.models.describe import describe
+    from flowtrain.plan.export import exported_text, exported_tree
     from flowtrain.plan.plan_file import dump_plan
     from flowtrain.plan.report import answer_text, answer_tree, explain_text
     from flowtrain.plan.request import Request, Samples, answer_request
@@ -108,6 +121,7 @@ def run(given: argparse.Namespace) -> int:
             sensitivity=given.sensitivity,
             lora=given.lora,
             offload=given.offload,
+            export=given.export,
         ),
         lambda config, lora: describe(
             config.model.folder, projector_side=config.projector_side, lora=lora
@@ -116,10 +130,16 @@ def run(given: argparse.Namespace) -> int:
     )
     if given.out is not None:
         given.out.write_text(dump_plan(plan))
+    exported = None if given.export is None else export(given, plan)
     if given.json:
-        print(json.dumps(answer_tree(answer)))
+        tree = answer_tree(answer)
+        if exported is not None:
+            tree["export"] = exported_tree(exported)
+        print(json.dumps(tree))
         return 0
     print(answer_text(answer), end="")
     if given.explain:
         print("\n" + explain_text(answer), end="")
+    if exported is not None:
+        print("\n" + exported_text(exported), end="")
     return 0

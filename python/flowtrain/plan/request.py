@@ -14,6 +14,7 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.config.tree import to_dict
 from flowtrain.plan.cluster import Cluster, parse_cluster
 from flowtrain.plan.describe import ModelDescription
+from flowtrain.plan.export import TARGETS
 from flowtrain.plan.fixed import laid_out, narrowed, run_space, sharded
 from flowtrain.plan.fixed_sizes import check_sizes
 from flowtrain.plan.inputs import (
@@ -39,7 +40,6 @@ from flowtrain.plan.space import GpuPool, Rules, Space
 from flowtrain.plan.work import Work
 from flowtrain.workloads import PRESETS, Workload
 
-_ONLY_RUN = "what FlowTrain runs, on one node"
 _RANK = 16  # Of the adapters that are proposed.
 
 
@@ -61,6 +61,7 @@ class Request:
         sensitivity: Whether to rank the best plans under other figures than those assumed.
         lora: LoRA adapters beside those of the run, as `with_adapters` reads them.
         offload: Whether states are in host memory, as with `optim.offload`.
+        export: Name of another program, to search only layouts that it runs; None for none.
     """
 
     words: Sequence[str]
@@ -76,6 +77,7 @@ class Request:
     sensitivity: bool = False
     lora: Sequence[str] = ()
     offload: bool = False
+    export: str | None = None
 
 
 Describe = Callable[[RunConfig, Mapping[str, int]], ModelDescription]
@@ -116,6 +118,14 @@ def answer_request(
     if request.offload:
         config = replace(config, optim=replace(config.optim, offload=True))
     cluster = parse_cluster(request.cluster)
+    target = None if request.export is None else TARGETS[request.export]
+    if target is not None:
+        require(
+            not request.only_run,
+            f"--only-run --export {target.name}: plans that FlowTrain runs, and plans that "
+            f"{target.space.runtime.name} runs; leave one of them out",
+        )
+        config = target.planned_for(config)
     if request.only_run:
         cluster = _one_node(cluster)
     others = gpu_budgets(request.budgets, cluster) if request.budgets else []
@@ -150,6 +160,7 @@ def answer_request(
             f"with --fix, such as {encoders[0]}.dp=2",
         )
     space = run_space(config.flow.mode) if request.only_run else Space()
+    space = space if target is None else target.space_of(model)
     space = narrowed(space, request.fixed, encoders=encoders)
     measured = (
         {} if request.profile is None else measured_times(request.profile, model.layers, cluster)
@@ -177,7 +188,7 @@ def answer_request(
             cluster=cluster,
             workload=work.workload.name,
             run=run,
-            fixed=(*([_ONLY_RUN] if request.only_run else []), *request.fixed),
+            fixed=(*_limits(request), *request.fixed),
             lora=lora,
             bad_samples=work.workload.bad,
         ),
@@ -212,6 +223,14 @@ def answer_request(
         plan=report.best,
         untrained=model.untrained,
     )
+
+
+def _limits(request: Request) -> Iterator[str]:
+    """Which layouts are searched, in words."""
+    if request.only_run:
+        yield "what FlowTrain runs, on one node"
+    if request.export is not None:
+        yield f"what {TARGETS[request.export].space.runtime.name} runs"
 
 
 def _has_own_samples(request: Request) -> bool:
