@@ -164,8 +164,8 @@ endef
 
 # Peers in PEERS_ALONE have large dependencies that the compared functions do not need: they are
 # installed without them. A peer that cannot be installed is named, and the others continue.
-PEERS_ALONE := verl prtpy binpacking mip
-PEERS := iceoryx2 flatbuffers pyzmq ortools pyarrow cffi
+PEERS_ALONE := verl prtpy binpacking mip torchtitan==0.3.0 spmd-types==0.2.3 torchdata triton
+PEERS := iceoryx2 flatbuffers pyzmq ortools pyarrow cffi tyro
 
 bench-setup: setup
 	@for peer in $(PEERS_ALONE); do \
