@@ -19,6 +19,11 @@ class OutputError(OSError):
         return f"standard output: {self.strerror}"
 
 
+def shows_text(*, json_wanted: bool) -> bool:
+    """Whether the result of a run is shown as text: on a terminal, unless JSON is wanted."""
+    return not json_wanted and sys.stdout is not None and sys.stdout.isatty()
+
+
 def show(text: str, *, otherwise: str) -> bool:
     """Print on standard output, and continue if that fails.
 

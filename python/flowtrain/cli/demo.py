@@ -13,17 +13,33 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder (default: demo)")
     parser.add_argument("--keep-data", action="store_true", help="use the data of an earlier demo")
     parser.add_argument("overrides", nargs="*", metavar="a.b=value", help="dotted overrides")
+    parser.add_argument(
+        "--json", action="store_true", help="end with a line of JSON, as without a terminal"
+    )
     parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
+    from flowtrain.output import shows_text
     from flowtrain.train.demo import demo
+    from flowtrain.train.launch.run import SUMMARY
 
     summary = demo(given.out, given.overrides, keep_data=given.keep_data)
     print(packing_line(summary))
     print(decoupled_line(summary))
-    print(json.dumps(summary))
+    print(heldout_line(summary))
+    given.out.joinpath(SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+    if not shows_text(json_wanted=given.json):
+        print(json.dumps(summary))
     return 0
+
+
+def heldout_line(summary: dict[str, Any]) -> str:
+    """How well the model reads strips that it was not trained on, in one line."""
+    return (
+        f"held-out strips, read with plain Hugging Face: {summary['heldout_digit_accuracy']:.1%} "
+        f"of {summary['heldout_digits']:,} digits are right"
+    )
 
 
 def decoupled_line(summary: dict[str, Any]) -> str:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from flowtrain.cli.steps import steps
+
+# Figures of a summary, where it has them.
+_FIGURES = {
+    "loss": "loss {:.4f}",
+    "eval_loss": "loss on held-out samples {:.4f}",
+    "tokens_per_s": "{:,.0f} tokens/s",
+    "mfu": "MFU {:.1%}",
+}
 
 
 def add_parser(commands: Any) -> None:
@@ -40,6 +50,11 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="host the run, print a torchrun command for each world, and wait for the ranks",
     )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="end with RUN/summary.json in one line, as without a terminal",
+    )
     parser.set_defaults(run=run)
 
 
@@ -63,7 +78,7 @@ def run(given: argparse.Namespace) -> int:
         raise ConfigError(
             "--steps: it is for --print-schedule; give both, or train.steps=N to train"
         )
-    from flowtrain.output import show
+    from flowtrain.output import show, shows_text
     from flowtrain.train.launch.external import run_external_ranks
     from flowtrain.train.launch.local import run_local_ranks
     from flowtrain.train.launch.run import SUMMARY, train
@@ -73,5 +88,33 @@ def run(given: argparse.Namespace) -> int:
         check_place(given.config, config)
     run_ranks = run_external_ranks if given.external_ranks else run_local_ranks
     summary = train(config, resume=given.resume, plan=given.plan, run_ranks=run_ranks)
-    otherwise = f"the summary is in {config.run / SUMMARY}"
-    return 0 if show(json.dumps(summary) + "\n", otherwise=otherwise) else 1
+    as_text = shows_text(json_wanted=given.json)
+    text = end_of_run(config.run, summary) if as_text else json.dumps(summary) + "\n"
+    return 0 if show(text, otherwise=f"the summary is in {config.run / SUMMARY}") else 1
+
+
+def end_of_run(run: Path, summary: dict[str, Any]) -> str:
+    """Lines for people at the end of a run: its result, where the model is, and what to run next.
+
+    Args:
+        run: Folder of the run.
+        summary: Contents of its `summary.json`.
+    """
+    from flowtrain.train.state.final import FINAL
+
+    figures = [
+        text.format(summary[name])
+        for name, text in _FIGURES.items()
+        if summary.get(name) is not None
+    ]
+    took = timedelta(seconds=round(summary["seconds"]))
+    lines = [f"{summary['steps']:,} steps in {took}: {', '.join(figures)}"]
+    folder = shlex.quote(str(run))
+    if (steps := summary.get("best_steps")) is not None:
+        loss = summary["best_eval_loss"]
+        lines.append(
+            f"lowest loss on held-out samples: {loss:.4f} after {steps:,} steps; to write that "
+            f"model: flowtrain export {folder} --best"
+        )
+    lines.append(f"the model is in {run / FINAL}; to look at the run: flowtrain report {folder}")
+    return "".join(f"{line}\n" for line in lines)

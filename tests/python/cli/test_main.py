@@ -12,6 +12,7 @@ import pytest
 import yaml
 from plans import decoupled, plan_file
 from support import run_tree, write_tiny_data
+from terminals import Terminal
 
 from flowtrain import __version__
 from flowtrain.cli import top
@@ -145,6 +146,39 @@ def test_a_run_succeeds_although_the_reader_of_its_summary_has_gone(
     path = config.parent / "run" / "summary.json"
     said = f"standard output: Broken pipe; the summary is in {path}\n"
     assert capfd.readouterr().err == said
+
+
+SUMMARY = {
+    "steps": 1200,
+    "loss": 0.25,
+    "eval_loss": 0.5,
+    "best_eval_loss": 0.375,
+    "best_steps": 1000,
+    "tokens_per_s": 12345.6,
+    "mfu": None,  # A rank without a known peak has none.
+    "seconds": 3725.4,
+}
+
+
+def test_a_run_ends_with_text_on_a_terminal_and_with_json_if_that_is_wanted(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowtrain.train.launch.run.train", lambda *_, **__: SUMMARY)
+    shown = []
+    for options in ([], ["--json"]):
+        terminal = Terminal()
+        with os.fdopen(os.dup(terminal.theirs), "w") as output:
+            monkeypatch.setattr(sys, "stdout", output)
+            assert main(["train", str(config), *options]) == 0
+        shown.append(terminal.shown().replace("\r\n", "\n"))
+    run = config.parent / "run"
+    assert shown[0].splitlines() == [
+        "1,200 steps in 1:02:05: loss 0.2500, loss on held-out samples 0.5000, 12,346 tokens/s",
+        "lowest loss on held-out samples: 0.3750 after 1,000 steps; to write that model: "
+        f"flowtrain export {run} --best",
+        f"the model is in {run}/final; to look at the run: flowtrain report {run}",
+    ]
+    assert json.loads(shown[1]) == SUMMARY
 
 
 def test_a_run_goes_on_although_its_terminal_was_closed(

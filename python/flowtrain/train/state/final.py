@@ -26,10 +26,13 @@ from flowtrain.train.state.checkpoint import load_part
 from flowtrain.train.state.resume import check_copied
 from flowtrain.train.state.trained import Trained
 
+FINAL = "final"
+"""Folder of the trained model, in that of the run."""
+
 
 def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
     """Write `RUN/final` from a checkpoint; see `write_model`."""
-    return write_model(config, checkpoint, config.run / "final")
+    return write_model(config, checkpoint, config.run / FINAL)
 
 
 def write_model(
