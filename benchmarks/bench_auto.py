@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flowtrain import progress
 from flowtrain.bench.conditions import conditions
 from flowtrain.bench.train.compare import alternate
 from flowtrain.bench.train.runs import Task, flow_config, run_flow
@@ -92,7 +93,8 @@ def compare(root: Path, load: str, mode: str, given: argparse.Namespace) -> dict
     variants: dict[str, Callable[[Path], Any]] = {
         str(layout): partial(run_flow, task(flow_of(layout, mode))) for layout in layouts
     }
-    runs = alternate(variants, root / f"runs-{mode}", rounds=given.rounds)
+    with progress.bar("training", ticks=False):
+        runs = alternate(variants, root / f"runs-{mode}", rounds=given.rounds)
     rates = {
         name: statistics.median(run.tokens_per_s for run in of_layout)
         for name, of_layout in runs.items()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from flowtrain import progress
 from flowtrain.bench.train.compare import (
     alternate,
     conditions_of,
@@ -59,7 +60,8 @@ def main() -> int:
             "plain_without_reading": lambda at: run_plain(wanted, "padded", at, in_memory=True),
             "flow": partial(run_flow, wanted),
         }
-        runs = alternate(variants, root / "runs", rounds=given.rounds)
+        with progress.bar("training", ticks=False):
+            runs = alternate(variants, root / "runs", rounds=given.rounds)
     result = {
         "bench": "train",
         "data": given.data,

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 import yaml
 from numpy.typing import NDArray
+from terminals import Terminal
 
 from flowtrain.cost.flops import Grid
 from flowtrain.data.digits import write_digits
@@ -102,34 +103,27 @@ class Run:
         config = self.folder.with_suffix(".yaml")
         config.write_text(yaml.safe_dump(tree))
         paths = filter(None, [os.environ.get("PYTHONPATH")])
-        self._terminal: int | None = None
-        output = errors = subprocess.PIPE
-        if on_terminal:
-            # What is not read until the end fits into its buffer.
-            self._terminal, output = os.openpty()
-            errors = output
+        self._terminal = Terminal() if on_terminal else None
+        output = self._terminal.theirs if self._terminal is not None else subprocess.PIPE
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "flowtrain", "train", str(config)),
                 *(["--resume"] if resume else []),
             ],
             stdout=output,
-            stderr=errors,
+            stderr=output,
             text=True,
             # `debug.fault` names functions of `faults.py`.
             env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *paths])},
             start_new_session=True,
         )
-        if on_terminal:
-            os.close(output)
         self.started.append(self)
 
     def wait(self, timeout_s: float = 180.0) -> tuple[int, str]:
         """Exit code and standard error; `output` is the standard output from then on."""
         self.output, errors = self.process.communicate(timeout=timeout_s)
         if self._terminal is not None:
-            with open(self._terminal, "rb", closefd=True) as terminal, suppress(OSError):
-                errors = terminal.read1(1 << 16).decode()
+            errors = self._terminal.shown()
             self._terminal = None
         return self.process.returncode, errors
 

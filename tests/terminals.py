@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import struct
 import termios
 import threading
@@ -39,6 +40,17 @@ class Terminal:
         if self.theirs >= 0:
             os.close(self.theirs)
             self.theirs = -1
-        self._reader.join()
+        self._reader.join(30.0)
         os.close(self._ours)
         return self.so_far()
+
+
+def rows(shown: str) -> list[str]:
+    """Rows of a terminal as they were written, those that were written over included."""
+    ends = re.sub(r"\r?\n|\r?\x1b\[\d*[AK]", "\n", shown)
+    return re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", ends).split("\n")
+
+
+def has_cursor(shown: str) -> bool:
+    """Whether a cursor that was hidden is shown at the end; false if none was hidden."""
+    return shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l") >= 0

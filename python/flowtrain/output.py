@@ -114,7 +114,8 @@ def _wrapped(output: TextIO, kind: type[io.FileIO]) -> TextIO:
         return output
     output.flush()
     return io.TextIOWrapper(
-        io.BufferedWriter(file),
+        # With PYTHONUNBUFFERED, streams have no buffer; what is in one may be lost at the exit.
+        file if output.write_through else io.BufferedWriter(file),
         encoding=output.encoding,
         errors=output.errors,
         line_buffering=output.line_buffering,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy
 
-from flowtrain.bench import progress
+from flowtrain import progress
 from flowtrain.bench.conditions import conditions, pinned
 from flowtrain_core import _C, Consumer, Pool, Producer
 
@@ -40,8 +40,7 @@ def run(
         Last the time of a cold start.
     """
     ratios: dict[int, float] = {}
-    for item_bytes in sizes:
-        progress.show(f"items of {item_bytes} bytes")
+    for item_bytes in progress.over("bandwidth of items", sizes):
         with pinned() as core:
             times = one_process(item_bytes, seconds)
             times["flow"] = two_processes(core, item_bytes, seconds)
@@ -51,11 +50,9 @@ def run(
                 rates[name + suffix] = _rate(item_bytes, each, percentile)
         ratios[item_bytes] = round(rates["write"] / rates["memcpy"], 3)
         row = {"bench": "pool", "item_bytes": item_bytes, "vs_memcpy": ratios[item_bytes]}
-        progress.clear()
         yield row | rates | conditions()
     progress.show(f"cold start with {prefault_bytes} bytes")
     start = cold_start(prefault_bytes)
-    progress.clear()
     yield {
         "bench": "pool",
         "vs_memcpy_64MiB": ratios.get(64 << 20),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from flowtrain import progress
 from flowtrain.bench.conditions import conditions
 from flowtrain.bench.isolated import call
 
@@ -159,7 +160,7 @@ def run(seconds: float = 0.1, rounds: int = 5) -> Iterator[dict[str, Any]]:
         Per case the medians in millions of descriptors per second, `single` and in `runs` of 16,
         over comparable slices, and their median ping-pong (`ping_ns`).
     """
-    for pairs in PAIRS:
+    for pairs in progress.over("descriptors through a ring", PAIRS):
         found = comparable(
             {
                 "single": partial(flow, pairs, pairs, 1, seconds),

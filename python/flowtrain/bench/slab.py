@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import time
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy
 
-from flowtrain.bench import progress
+from flowtrain import progress
 from flowtrain.bench.conditions import conditions, percentiles_us
 from flowtrain.bench.isolated import call
 from flowtrain.workloads import PRESETS, preset
@@ -42,20 +43,17 @@ def run(rounds: int = 20_000) -> Iterator[dict[str, Any]]:
         a pair in Python: an aborted lease and the next one.
     """
     medians: dict[tuple[int, float, int], float] = {}
-    for classes in (1, 8):
-        for fill in FILLS:
-            for processes in (1, 2):
-                progress.show(f"{classes} classes, {fill:.0%} full, {processes} processes")
-                figures: dict[str, float] = {}
-                for where in ("here", "elsewhere"):
-                    p50, p99 = native_pair_ns(classes, fill, processes, where, rounds)
-                    figures |= {f"{where}_p50_ns": p50, f"{where}_p99_ns": p99}
-                medians[classes, fill, processes] = figures["here_p50_ns"]
-                case = {"bench": "slab", "classes": classes, "fill": fill, "processes": processes}
-                progress.clear()
-                yield case | figures | conditions()
+    cases = list(itertools.product((1, 8), FILLS, (1, 2)))
+    for classes, fill, processes in progress.over("slabs", cases):
+        figures: dict[str, float] = {}
+        for where in ("here", "elsewhere"):
+            p50, p99 = native_pair_ns(classes, fill, processes, where, rounds)
+            figures |= {f"{where}_p50_ns": p50, f"{where}_p99_ns": p99}
+        medians[classes, fill, processes] = figures["here_p50_ns"]
+        case = {"bench": "slab", "classes": classes, "fill": fill, "processes": processes}
+        yield case | figures | conditions()
     unused: dict[str, float] = {}
-    for name in PRESETS:
+    for name in progress.over("embeddings of presets", list(PRESETS)):
         unused[name] = round(fragmentation(name), 4)
         found = {"bench": "slab", "preset": name, "internal_fragmentation": unused[name]}
         yield found | conditions()

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 import numpy
 
+from flowtrain import progress
 from flowtrain.bench.conditions import conditions
 from flowtrain.bench.isolated import call
 
@@ -28,9 +29,11 @@ def run(
 ) -> dict[str, Any]:
     """Inject faults, then measure an idle pool; with the conditions of the machine."""
     common = conditions()
+    progress.show(f"killing {kills} and stopping {stops} participants, at most {seconds:g} s")
     found = inject_faults(
         kills=kills, stops=stops, seconds=seconds, seed=seed, tight=tight, without=without
     )
+    progress.show("reclaiming from dead processes")
     return {"bench": "torture", **found, **idle_pool(), **common}
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
+from flowtrain import progress
 from flowtrain.bench.train.options import add_options
 
 
@@ -55,8 +57,13 @@ def add_parser(commands: Any) -> None:
 def _kind(kinds: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = kinds.add_parser(name, help=text, description=text)
     parser.add_argument("--json", action="store_true", help="one JSON object per line, no table")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=partial(_measured, run))
     return parser
+
+
+def _measured(run: Callable[[argparse.Namespace], int], given: argparse.Namespace) -> int:
+    with progress.bar("measuring", ticks=False):
+        return run(given)
 
 
 def run_pool(given: argparse.Namespace) -> int:
@@ -75,7 +82,8 @@ def run_slab(given: argparse.Namespace) -> int:
 def run_handoff(given: argparse.Namespace) -> int:
     from flowtrain.bench import handoff
 
-    return _show((handoff.run(size, given.rounds) for size in given.bytes), given.json)
+    sizes = progress.over("items between two processes", given.bytes)
+    return _show((handoff.run(size, given.rounds) for size in sizes), given.json)
 
 
 def run_ring(given: argparse.Namespace) -> int:

@@ -8,9 +8,11 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowtrain import progress
 from flowtrain.output import checked_stdout
 
 if TYPE_CHECKING:
@@ -85,16 +87,17 @@ def _load(given: argparse.Namespace) -> RunConfig:
 
 
 def run_digits(given: argparse.Namespace) -> int:
-    from flowtrain.data.digits import write_digits
+    with progress.bar("loading the digits"):
+        from flowtrain.data.digits import write_digits
 
-    summary = write_digits(
-        given.folder,
-        train=given.train,
-        heldout=given.heldout,
-        seed=given.seed,
-        text_only=given.text_only,
-        multi_image=given.multi_image,
-    )
+        summary = write_digits(
+            given.folder,
+            train=given.train,
+            heldout=given.heldout,
+            seed=given.seed,
+            text_only=given.text_only,
+            multi_image=given.multi_image,
+        )
     print(json.dumps(dataclasses.asdict(summary)))
     return 0
 
@@ -129,21 +132,15 @@ def _print_text(pieces: list[tuple[str, bool]]) -> None:
 
 
 def run_check(given: argparse.Namespace) -> int:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from flowtrain.data.check import check_file
-
     config = _load(given)
-    console = Console(stderr=True)
-    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
-    with bar as progress, _lines(given.lengths) as write:
-        task = progress.add_task("samples", total=None)
+    with progress.bar("loading the model"), _lines(given.lengths) as write:
+        from flowtrain.data.check import check_file
+
         found = check_file(
             config,
             workers=given.workers,
             pixels=given.pixels,
-            progress=lambda done, total: progress.update(task, completed=done, total=total),
+            progress=partial(progress.show, "samples"),
             lengths=write,
             store_sizes=True,
         )

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowtrain import progress
+
 if TYPE_CHECKING:
     from flowtrain.workloads import Workload
 
@@ -67,21 +69,22 @@ def run_pack(given: argparse.Namespace) -> int:
             "check` lists",
             file=sys.stderr,
         )
-    steps, slots = steps_of(
-        work,
-        ranks=given.ranks,
-        max_tokens=given.max_tokens,
-        microbatches=given.microbatches,
-        step_samples=given.step,
-    )
-    rows = compare(
-        work,
-        steps,
-        ranks=given.ranks,
-        microbatches=slots,
-        max_tokens=given.max_tokens,
-        policies=None if given.policy == "all" else given.policy.split(","),
-    )
+    with progress.bar("dividing the samples", ticks=False):
+        steps, slots = steps_of(
+            work,
+            ranks=given.ranks,
+            max_tokens=given.max_tokens,
+            microbatches=given.microbatches,
+            step_samples=given.step,
+        )
+        rows = compare(
+            work,
+            steps,
+            ranks=given.ranks,
+            microbatches=slots,
+            max_tokens=given.max_tokens,
+            policies=None if given.policy == "all" else given.policy.split(","),
+        )
     title = (
         f"{work.name}: {len(steps)} x {len(steps[0])} samples on {given.ranks} ranks x {slots} "
         f"microbatches of {given.max_tokens} tokens"

@@ -9,7 +9,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from flowtrain import progress
 from flowtrain.cli.steps import steps
+from flowtrain.output import show, shows_text
 
 # Figures of a summary, where it has them.
 _FIGURES = {
@@ -78,16 +80,16 @@ def run(given: argparse.Namespace) -> int:
         raise ConfigError(
             "--steps: it is for --print-schedule; give both, or train.steps=N to train"
         )
-    from flowtrain.output import show, shows_text
-    from flowtrain.train.launch.external import run_external_ranks
-    from flowtrain.train.launch.local import run_local_ranks
-    from flowtrain.train.launch.run import SUMMARY, train
-    from flowtrain.train.state.run_folder import check_place
+    with progress.bar("loading PyTorch"):
+        from flowtrain.train.launch.external import run_external_ranks
+        from flowtrain.train.launch.local import run_local_ranks
+        from flowtrain.train.launch.run import SUMMARY, train
+        from flowtrain.train.state.run_folder import check_place
 
-    if not any(word.startswith("run=") for word in given.overrides):
-        check_place(given.config, config)
-    run_ranks = run_external_ranks if given.external_ranks else run_local_ranks
-    summary = train(config, resume=given.resume, plan=given.plan, run_ranks=run_ranks)
+        if not any(word.startswith("run=") for word in given.overrides):
+            check_place(given.config, config)
+        run_ranks = run_external_ranks if given.external_ranks else run_local_ranks
+        summary = train(config, resume=given.resume, plan=given.plan, run_ranks=run_ranks)
     as_text = shows_text(json_wanted=given.json)
     text = end_of_run(config.run, summary) if as_text else json.dumps(summary) + "\n"
     return 0 if show(text, otherwise=f"the summary is in {config.run / SUMMARY}") else 1

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from flowtrain import progress
 from flowtrain.models.tiny import TinyModel, write_tiny_model
 
 _LONGEST = 24
@@ -78,6 +79,7 @@ def write_digits(
         writer = _Writer(folder, name, pixels, digits.target, images, generator)
         shares = (text_only, multi_image) if name == "train" else (0.0, 0.0)
         counts[name] = writer.write(number, *shares)
+    progress.show("writing a tiny model")
     write_tiny_model(folder / "model", sizes, family=family)
     return DigitsSummary(
         train=train, heldout=heldout, train_digits=counts["train"], heldout_digits=counts["heldout"]
@@ -107,7 +109,7 @@ class _Writer:
         """Write `number` samples and return the number of digits in them."""
         digits = 0
         with self._folder.joinpath(f"{self._name}.jsonl").open("w") as file:
-            for _ in range(number):
+            for _ in progress.over(f"writing {self._name} samples", range(number)):
                 kind = self._generator.random()
                 if kind < text_only:
                     sample = self._sum()

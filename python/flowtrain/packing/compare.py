@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy
 
+from flowtrain import progress
 from flowtrain.packing.slots import fewest_slots
 from flowtrain.workloads import Workload
 from flowtrain_core.packing import POLICIES, Assignment, schedule
@@ -95,7 +96,10 @@ def steps_of(
             f"{work.name}: {len(fitting)} samples within max_tokens={max_tokens} are fewer than a "
             f"step of {size}; lower step_samples"
         )
-    return steps, microbatches or max(_slots(work, step, ranks, max_tokens) for step in steps)
+    if microbatches is None:
+        each = progress.over("choosing the slots", steps)
+        microbatches = max(_slots(work, step, ranks, max_tokens) for step in each)
+    return steps, microbatches
 
 
 def _slots(work: Workload, step: numpy.ndarray, ranks: int, max_tokens: int) -> int:
@@ -133,9 +137,11 @@ def compare(
         One comparison per policy, the best first.
     """
     rows = []
-    for policy in policies or POLICIES:
+    names = list(policies or POLICIES)
+    for number, policy in enumerate(names):
         plans, times = [], []
-        for step in steps:
+        for done, step in enumerate(steps):
+            progress.show(policy, number * len(steps) + done, len(names) * len(steps))
             start = time.perf_counter()
             plans.append(
                 schedule(

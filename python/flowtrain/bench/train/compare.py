@@ -10,8 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from flowtrain import progress
 from flowtrain.bench.conditions import conditions
-from flowtrain.bench.progress import clear, show
 from flowtrain.bench.train.runs import Run, Task, flow_config
 
 # Maximum relative differences of losses of the same steps in float32.
@@ -36,14 +36,16 @@ def alternate(
     """
     names = list(variants)
     runs: dict[str, list[Run]] = {name: [] for name in names}
-    for number in range(rounds):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            show(f"round {number + 1}/{rounds}: {name}")
-            place = folder / f"{name}-{number}"
-            runs[name].append(variants[name](place))
-            shutil.rmtree(place)
-    clear()
+    order = [
+        (number, names[(number + turn) % len(names)])
+        for number in range(rounds)
+        for turn in range(len(names))
+    ]
+    for done, (number, name) in enumerate(order):
+        progress.show(f"round {number + 1}/{rounds}: {name}", done, len(order))
+        place = folder / f"{name}-{number}"
+        runs[name].append(variants[name](place))
+        shutil.rmtree(place)
     return runs
 
 

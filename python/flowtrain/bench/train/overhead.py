@@ -6,6 +6,7 @@ nobody reads, so that both sides share the machine's memory and power with equal
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -18,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flowtrain.bench.progress import clear, show
+from flowtrain import progress
 from flowtrain.bench.train.runs import Run, Task, environment, flow_config, flow_figures
 from flowtrain.config import dump
 
@@ -50,15 +51,14 @@ def flow_overheads(
     if len(cores()) < len(_MODULES):
         return {}
     found: dict[str, list[float]] = {f"flow_overhead_{mode}": [] for mode in modes}
-    for number in range(rounds):
-        for mode in modes:
-            show(f"overhead {number + 1}/{rounds}: {mode}")
-            one = replace(task, flow={"encoder_ranks": 1, "backbone_ranks": 1, **MODES[mode]})
-            place = folder / f"{mode}-{number}"
-            flow = run_pinned(one, place)
-            alone = run_alone(one, place, flow)
-            found[f"flow_overhead_{mode}"].append(1 - flow.tokens_per_s / alone.tokens_per_s)
-    clear()
+    for number, mode in progress.over(
+        "overhead of the flow", list(itertools.product(range(rounds), modes))
+    ):
+        one = replace(task, flow={"encoder_ranks": 1, "backbone_ranks": 1, **MODES[mode]})
+        place = folder / f"{mode}-{number}"
+        flow = run_pinned(one, place)
+        alone = run_alone(one, place, flow)
+        found[f"flow_overhead_{mode}"].append(1 - flow.tokens_per_s / alone.tokens_per_s)
     return {name: statistics.median(values) for name, values in found.items()}
 
 

@@ -90,7 +90,11 @@ class JobHost:
 
     def has_begun(self) -> bool:
         """Whether all ranks have begun the first step."""
-        return all(self.store.has(f"{READY}/{label}") for label in self._labels)
+        return self.num_ready() == len(self._labels)
+
+    def num_ready(self) -> int:
+        """Ranks that are ready for the first step."""
+        return sum(self.store.has(f"{READY}/{label}") for label in self._labels)
 
     def wait_left(self, labels: Collection[str], *, timeout_s: float) -> None:
         """Wait until these ranks have left or died; not longer than the timeout."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import signal
 
+from flowtrain import progress
 from flowtrain.config.schema import RunConfig
 from flowtrain.events import next_attempt
 from flowtrain.train.control.host import JobHost
 from flowtrain.train.control.job import STOP
-from flowtrain.train.launch.signals import StopRequest, end, end_row, say
+from flowtrain.train.launch.signals import StopRequest, end, say
+from flowtrain.train.launch.tail import Tail
+from flowtrain.train.state.logs import METRICS, TIMING
 
 
 class RunHost(JobHost):
@@ -37,13 +41,22 @@ class RunHost(JobHost):
         )
         self._stop = stop or StopRequest()
         self._told = False
+        self._steps = config.train.steps
+        self._metrics, self._timing = (
+            Tail(config.run / name, from_end=True) for name in (METRICS, TIMING)
+        )
+        self._tokens = self._seconds = 0.0
+        self._began = False
 
     def poll(self) -> None:
-        """Tell the planner if the run is to end early; called often while the ranks run.
+        """Show how far the run is, and tell the planner if it is to end early.
+
+        Called often while the ranks run.
 
         Raises:
             KeyboardInterrupt, SystemExit: The run is to end, and its first step has not begun.
         """
+        self._show()
         if self._told:
             return
         if not self._stop.made and self.store.has(STOP):
@@ -59,8 +72,32 @@ class RunHost(JobHost):
                 f"{name}: the run ends before its first step, so that there is nothing to save",
             )
         self.store.put(STOP, self._stop.made)
-        end_row()
         say(
             f"{name}: the run ends after the steps that are planned already, and is saved; a "
             "second signal ends it at once"
         )
+
+    def _show(self) -> None:
+        """Show which ranks are ready, and then the steps that they have logged."""
+        if not progress.is_shown():
+            return
+        if not self._began:
+            ready, ranks = self.num_ready(), len(self._labels)
+            self._began = ready == ranks
+            loading = f"{ranks} ranks load the model; {ready} are ready"
+            progress.show("the first step" if self._began else loading)
+        for line in self._timing.lines():
+            values = json.loads(line)
+            self._tokens += values["tokens"]
+            self._seconds += values["seconds"]
+        # A step is in the metrics before its time is logged.
+        for line in self._metrics.lines()[-1:]:
+            step = json.loads(line)
+            loss = "not finite" if step["loss"] is None else f"{step['loss']:.4f}"
+            rate = f"  {self._tokens / self._seconds:,.0f} tokens/s" if self._seconds else ""
+            done = step["step"] + 1
+            text = f"step {done}/{self._steps}  loss {loss}{rate}"
+            if done < self._steps:
+                progress.show(text, done, self._steps)
+            else:
+                progress.show(f"{text}, and the ranks end")

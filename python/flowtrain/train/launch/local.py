@@ -16,6 +16,7 @@ from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
+from flowtrain import progress
 from flowtrain.config.layout import WorldLayout
 from flowtrain.config.schema import RunConfig
 from flowtrain.signals import withheld
@@ -24,7 +25,8 @@ from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.watcher import names_another
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import RunHost
-from flowtrain.train.launch.signals import end_row, without_handlers_of_torch
+from flowtrain.train.launch.signals import without_handlers_of_torch
+from flowtrain.train.launch.tail import Tail
 
 # After the first failure, the other ranks have this long to end and report it.
 _GRACE_S = 10.0
@@ -74,14 +76,7 @@ def run_local_ranks(config: RunConfig, host: RunHost, *, resume: bool) -> None:
         RunFailed: A rank failed or died; all others have ended.
     """
     worlds = [(world, range(world.size)) for world in config.flow.chosen.worlds]
-    try:
-        failures = run_ranks(config, host.job, worlds, host.store, host.poll, resume=resume)
-    except KeyboardInterrupt:
-        end_row()  # What is printed next is the text of this exception.
-        raise
-    if failures:
-        if host.has_begun():
-            end_row()  # A rank that failed has left its line of progress open.
+    if failures := run_ranks(config, host.job, worlds, host.store, host.poll, resume=resume):
         raise run_failed(failures)
 
 
@@ -112,7 +107,16 @@ def run_ranks(
     try:
         for world, ranks in worlds:
             started[world.name] = _start(config, job, world, ranks, logs=logs, resume=resume)
-        return _wait(started, store, poll)
+        printed = _printed(started.values()) if progress.holds_stdout() else None
+
+        def poll_and_print() -> None:
+            if poll is not None:
+                poll()
+            _print_new(printed)
+
+        failures = _wait(started, store, poll_and_print)
+        _print_new(printed)
+        return failures
     finally:
         _end(started.values())
 
@@ -142,8 +146,8 @@ def _start(
     )
     folder = logs / world.name
     folder.mkdir(parents=True, exist_ok=True)
-    # The first rank with the backbone shows the run's progress on this terminal.
-    shows = "backbone" in world.modules
+    # Where there is a bar, this process prints above it what that rank prints.
+    shows = "backbone" in world.modules and not progress.holds_stdout()
     redirects = {n: Std.ERR if shows and rank == 0 else Std.ALL for n, rank in enumerate(ranks)}
     with without_handlers_of_torch(), withheld():
         processes = start_processes(
@@ -165,6 +169,16 @@ def _start(
         )
     assert isinstance(processes, SubprocessContext)
     return processes
+
+
+def _printed(worlds: Iterable[SubprocessContext]) -> Tail:
+    """What the first rank with the backbone, of the first world, prints."""
+    return Tail(Path(next(iter(worlds)).stdouts[0]))
+
+
+def _print_new(printed: Tail | None) -> None:
+    for line in printed.lines() if printed is not None else ():
+        print(line)
 
 
 def _end(worlds: Iterable[SubprocessContext]) -> None:
@@ -199,7 +213,7 @@ def _tunables(given: str | None) -> str:
 
 
 def _wait(
-    worlds: dict[str, SubprocessContext], store: JobStore, poll: Callable[[], None] | None
+    worlds: dict[str, SubprocessContext], store: JobStore, poll: Callable[[], None]
 ) -> list[Failure]:
     """Wait until every rank has ended; return the failures in the order in which they happened.
 
@@ -217,8 +231,7 @@ def _wait(
     limit: float | None = None
     while running and (limit is None or time.monotonic() < limit):
         time.sleep(_POLL_S)
-        if poll is not None:
-            poll()
+        poll()
         for (world, rank), process in list(running.items()):
             code = process.poll()
             if code is None:

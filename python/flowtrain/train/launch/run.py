@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flowtrain import progress
 from flowtrain.config.layout import MODULES
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.mixture import sample_order, shares
@@ -40,7 +41,7 @@ from flowtrain.train.state.checkpoint import best, latest, read_meta
 from flowtrain.train.state.choice import write_choice
 from flowtrain.train.state.corrections import check_corrections
 from flowtrain.train.state.ending import recorded_end
-from flowtrain.train.state.final import write_final
+from flowtrain.train.state.final import FINAL, write_final
 from flowtrain.train.state.run_folder import open_run
 from flowtrain.train.state.trained import Trained
 
@@ -101,6 +102,7 @@ def _train(
     run_ranks: Callable[..., None],
 ) -> dict[str, Any]:
     # Check what can be checked now, before every rank loads its model.
+    progress.show("checking the model")
     check_device(config.model.device)
     family = family_for(config.model.folder, projector_side=config.projector_side, lora=config.lora)
     Trained(config.trained_parts, config.optim).check(family, mode=config.flow.mode)
@@ -117,6 +119,7 @@ def _train(
             "and so have other losses"
         )
     check_trackers(config.track)
+    progress.show(f"indexing {config.data.name}")
     dataset = Dataset(config.data)
     check_stream(config, dataset)
     check_corrections(config.flow)
@@ -129,7 +132,9 @@ def _train(
     if config.debug.fault is not None:
         load_hook(config.debug.fault)
     started, started_at = time.perf_counter(), time.time()
+    progress.show("choosing the layout")
     config, choice = chosen_layout(with_threads(config), resume=resume)
+    progress.show("checking the weights")
     if config.model.path is not None:
         shardings = {config.parallel_of(module).sharding for module in MODULES}
         check_stored(config.model.path, family, in_parts=shardings != {"replicated"})
@@ -161,6 +166,7 @@ def _train(
                 f"run={config.run}: the latest checkpoint, {checkpoint}, has {done} steps, not "
                 f"train.steps={config.train.steps}; RUN/final was not written"
             )
+        progress.show(f"writing {config.run / FINAL}")
         try:
             change = write_final(config, checkpoint)
         except OSError as error:

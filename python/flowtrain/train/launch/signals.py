@@ -33,8 +33,6 @@ class StopRequest:
     def signal(self, number: int, frame: FrameType | None) -> None:
         """Handler: the first signal of `STOPS` is a request, and any other ends the process."""
         if number not in STOPS or not self.allowed or self.made:
-            if self.allowed and number != signal.SIGINT:
-                end_row()  # At SIGINT the line comes when all ranks have ended.
             _end_at_once(number, frame)
         self.made = number
 
@@ -104,16 +102,10 @@ def end(number: int, text: str) -> NoReturn:
     if number == signal.SIGINT:
         raise KeyboardInterrupt(text)
     with suppress(OSError):  # Standard error may be gone with its terminal.
-        # Not by `print`, which a handler may have interrupted.
-        os.write(2, f"flowtrain: {text}\n".encode())
+        # Not by `print`, which a handler may have interrupted; and over the bar, if there is one.
+        row = "\r\x1b[K" if os.isatty(2) else ""
+        os.write(2, f"{row}flowtrain: {text}\n".encode())
     raise SystemExit(128 + number)
-
-
-def end_row() -> None:
-    """End a row of the terminal in which a rank may show its progress."""
-    with suppress(OSError):
-        if os.isatty(1):
-            os.write(1, b"\n")
 
 
 def say(text: str) -> None:

@@ -1,9 +1,7 @@
-"""Metrics of a run: logged for every step, and shown as a line of progress."""
+"""Metrics of a run: logged for every step, and printed for some."""
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -51,7 +49,7 @@ class Metrics:
         peak_flops: Peak FLOP/s of all ranks together, for MFU.
         trackers: Get the figures of each step as well.
         held_out: Reads of the held-out samples, for answers.
-        every: Steps between lines of progress if the output is not a terminal.
+        every: Steps between lines of progress.
     """
 
     def __init__(
@@ -77,9 +75,6 @@ class Metrics:
         self._tokens = 0
         self._flops = 0.0
         self._left_out: Counter[str] = Counter()
-        # There is no standard output if the shell has closed it (`>&-`).
-        self._on_terminal = sys.stdout is not None and sys.stdout.isatty()
-        self._line_is_open = False
 
     def step(
         self,
@@ -153,7 +148,6 @@ class Metrics:
             step: Step after which the model was evaluated.
             result: Its result; None if it was left out, as the run ends early on request.
         """
-        self._end_line()
         title = f"evaluation after {step + 1}/{self._steps} steps  "
         if result is None:
             self._print(f"{title}left out, as the run ends early\n")
@@ -175,15 +169,9 @@ class Metrics:
         self._print(f"{title}loss {result.loss:.4f}  {used}  {result.seconds:.1f} s\n")
 
     def close(self) -> None:
-        """End the line on the terminal, and close the trackers."""
+        """Close the trackers."""
         for tracker in self._trackers:
             tracker.close()
-        self._end_line()
-
-    def _end_line(self) -> None:
-        if self._line_is_open:
-            self._print("\n")
-            self._line_is_open = False
 
     def _show(
         self, plan: StepPlan, decision: StepDecision, timing: StepTiming, *, used: float
@@ -199,13 +187,7 @@ class Metrics:
         )
         if left_out := ", ".join(f"{n:,} {how}" for how, n in self._left_out.items() if n):
             line += f"  samples: {left_out}"
-        if self._on_terminal:
-            # Plain text, since a killed rank could not restore a terminal mode. It is cut to one
-            # row, because a carriage return goes back to the start of the row only.
-            width = shutil.get_terminal_size().columns - 1
-            self._print(f"\r{line[:width]:{width}}")
-            self._line_is_open = True
-        elif (plan.step + 1) % self._every == 0 or plan.step + 1 == self._steps or plan.step == 0:
+        if (plan.step + 1) % self._every == 0 or plan.step + 1 == self._steps or plan.step == 0:
             self._print(line + "\n")
 
     @staticmethod
