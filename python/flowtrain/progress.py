@@ -57,8 +57,8 @@ def show(text: str, done: float = 0, total: float | None = None) -> None:
     Args:
         text: What is done, in a few words; a terminal may cut it.
         done: What is done of `total`, in any unit.
-        total: The whole of it; the time left counts from the first call with this total. None if it
-            is not known: then the time so far is shown.
+        total: The whole of it. The time left is that since the total changed, or less was done than
+            before. None if it is not known: then the time so far is shown.
     """
     if _shown is not None:
         _shown.show(text, done, total)
@@ -88,14 +88,15 @@ class _Shown:
         self._made, self._ticks = made, ticks
         self._task: TaskID | None = None
         self._what: tuple[str, float | None] = ("", None)
-        self._due = 0.0
+        self._done = self._due = 0.0
 
     def show(self, text: str, done: float, total: float | None) -> None:
         before, now = self._what, time.monotonic()
         if before == (text, total) and now < self._due:
             return  # Of thousands of samples a second, few are worth a call.
-        self._what, self._due = (text, total), now + _DRAW_S
-        if self._task is not None and before[1] == total:
+        goes_on = before[1] == total and done >= self._done
+        self._what, self._done, self._due = (text, total), done, now + _DRAW_S
+        if self._task is not None and goes_on:
             self._made.update(self._task, description=text, completed=done)
         else:
             if self._task is not None:

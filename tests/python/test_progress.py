@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from terminals import Terminal, has_cursor, rows
 
 from flowtrain import progress
+from flowtrain.cli.main import main
 
 # A command that prints a row, and then works until it is interrupted.
 COMMAND = """
@@ -95,3 +97,28 @@ def test_a_bar_without_ticks_is_drawn_when_something_is_said(
     drawn = [row.split("  ")[0] for row in rows(terminal.shown())]
     texts = [text for text, _ in itertools.groupby(filter(None, drawn))]
     assert texts == ["first", "within it", "second", "third"]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("pack video --ranks 2 --max-tokens 32768 --samples 64", "choosing the slots"),
+        ("data digits {folder} --train 4 --heldout 2", "writing heldout samples"),
+        ("bench ring --seconds 0.01 --json", "descriptors through a ring"),
+    ],
+)
+def test_a_command_says_how_far_it_is(
+    command: str,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    terminal = Terminal()
+    with os.fdopen(os.dup(terminal.theirs), "w") as output:
+        monkeypatch.setattr(sys, "stderr", output)
+        assert main([word.format(folder=tmp_path / "digits") for word in command.split()]) == 0
+    shown = terminal.shown()
+    assert any(row.startswith(f"{says} ") for row in rows(shown)), shown
+    assert rows(shown)[-1] == "" and has_cursor(shown)
+    assert "\x1b" not in capsys.readouterr().out

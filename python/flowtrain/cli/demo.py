@@ -7,6 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from flowtrain import progress
+from flowtrain.output import shows_text
+
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("demo", help=__doc__)
@@ -20,11 +23,11 @@ def add_parser(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from flowtrain.output import shows_text
-    from flowtrain.train.demo import demo
-    from flowtrain.train.launch.run import SUMMARY
+    with progress.bar("loading PyTorch"):
+        from flowtrain.train.demo import demo
+        from flowtrain.train.launch.run import SUMMARY
 
-    summary = demo(given.out, given.overrides, keep_data=given.keep_data)
+        summary = demo(given.out, given.overrides, keep_data=given.keep_data)
     print(packing_line(summary))
     print(decoupled_line(summary))
     print(heldout_line(summary))

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, get_args
 
+from flowtrain import progress
 from flowtrain.config.dtypes import Dtype
 
 
@@ -42,6 +43,7 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
+@progress.bar("loading PyTorch")
 def run(given: argparse.Namespace) -> int:
     from flowtrain.train.export import export
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from flowtrain import progress
 from flowtrain.cli.plan_export import add_export_options, check_export, export, export_file
 
 _EPILOG = """
@@ -89,6 +90,7 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run, extra="hf")
 
 
+@progress.bar("reading the model and the samples")
 def run(given: argparse.Namespace) -> int:
     from flowtrain.config.checks import require
 

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from flowtrain import progress
 from flowtrain.cli.steps import steps
 
 _HELP = """
@@ -30,6 +31,7 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run, extra="train")
 
 
+@progress.bar("reading the run")
 def run(given: argparse.Namespace) -> int:
     from flowtrain.observe.report import write_report
 

@@ -17,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from flowtrain import progress
 from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.evaluation import EvalConfig
 from flowtrain.config.layout import RankLayout
@@ -229,7 +230,7 @@ def read_heldout(model_folder: Path, data: Path) -> tuple[float, int]:
     # Strips of similar length share a batch: little padding, and generation stops early.
     strips.sort(key=lambda strip: len(strip["messages"][-1]["content"]))
     wrong = digits = 0
-    for batch in _batches(strips, _BATCH):
+    for batch in progress.over("reading held-out strips", list(_batches(strips, _BATCH))):
         inputs = processor(
             text=[_prompt(processor, strip) for strip in batch],
             images=[_images(strip, data.parent) for strip in batch],

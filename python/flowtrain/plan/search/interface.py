@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Collection, Hashable, Iterator, Sequence
 
+from flowtrain import progress
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.result import Mode, Plan, PlanReport
 from flowtrain.plan.search.assumptions import assumptions_of
@@ -122,9 +123,8 @@ def consider_uniform(best: Best[Priced], contexts: Sequence[Context]) -> None:
         contexts: The model on each pool.
     """
     if "prefix" in contexts[0].space.modes:
-        for context in contexts:
-            for gpus in context.budgets():
-                best.consider(Prefix.all_of(context, gpus, best))
+        for context, gpus in progress.over("plans of one layout", _budgets(contexts)):
+            best.consider(Prefix.all_of(context, gpus, best))
 
 
 def consider_modules(best: Best[Priced], contexts: Sequence[Context], *, at_least: int = 1) -> None:
@@ -139,17 +139,25 @@ def consider_modules(best: Best[Priced], contexts: Sequence[Context], *, at_leas
         return  # Without images, there is nothing to encode.
     modes = contexts[0].space.modes
     if "colocated" in modes:
-        for context in contexts:
-            for gpus in context.budgets():
-                if gpus >= at_least:
-                    best.consider(Colocated.all_of(context, gpus, best))
+        for context, gpus in progress.over("colocated plans", _budgets(contexts)):
+            if gpus >= at_least:
+                best.consider(Colocated.all_of(context, gpus, best))
     if "disaggregated" in modes:
         places = itertools.product(contexts, repeat=len(contexts[0].model.encoders))
-        all_fronts = [Fronts(each) for each in places]
-        for context in contexts:
-            for fronts in all_fronts:
-                for gpus in context.shares():
-                    best.consider(Disaggregated.all_of(context, fronts, gpus, best))
+        fronts = [Fronts(each) for each in places]
+        shares = [
+            (context, front, gpus)
+            for context in contexts
+            for front in fronts
+            for gpus in context.shares()
+        ]
+        for context, front, gpus in progress.over("disaggregated plans", shares):
+            best.consider(Disaggregated.all_of(context, front, gpus, best))
+
+
+def _budgets(contexts: Sequence[Context]) -> list[tuple[Context, int]]:
+    """Each pool with each number of its GPUs that a plan may have."""
+    return [(context, gpus) for context in contexts for gpus in context.budgets()]
 
 
 def _with_less(context: Context, known: Sequence[Priced]) -> tuple[int, Plan] | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from flowtrain import progress
 from flowtrain.cost.layers import Layer
 from flowtrain.cost.profiled import Profile, Record
 from flowtrain.cost.tables import Tables
@@ -57,7 +58,6 @@ class Session:
         grid: Shapes.
         path: The file.
         seconds: Time for measuring; the round of a shape that has begun is finished.
-        say: Told of progress.
     """
 
     def __init__(
@@ -68,14 +68,12 @@ class Session:
         path: Path,
         *,
         seconds: float,
-        say: Callable[[str], None],
     ) -> None:
         self._profile = profile
         self._passes = passes
         self._grid = grid
         self._path = path
-        self._until = time.monotonic() + seconds
-        self._say = say
+        self._began, self._seconds = time.monotonic(), seconds
         self._shapes: dict[str, Shape] = {}
         self._errors: list[float] = []
         self._written = -math.inf
@@ -101,8 +99,12 @@ class Session:
             unsettled=[n for n, r in records.items() if r is not None and r.spread() > SETTLED],
         )
 
+    def _show(self, text: str) -> None:
+        """Show what is measured, and how much of the time is over."""
+        progress.show(text, min(time.monotonic() - self._began, self._seconds), self._seconds)
+
     def _over(self) -> bool:
-        return time.monotonic() > self._until
+        return time.monotonic() > self._began + self._seconds
 
     def _refine(self, edges: Sequence[Edge]) -> list[Edge]:
         """Measure a shape on each edge; return the halves of those where it was a surprise."""
@@ -149,7 +151,7 @@ class Session:
                 if not warm:
                     self._passes.sample(shape)
                     warm = True
-                self._say(f"round {least + 1}/{rounds} of {len(shapes)} shapes: {shape.name}")
+                self._show(f"round {least + 1}/{rounds} of {len(shapes)} shapes: {shape.name}")
                 sample = self._passes.sample(shape)
                 if shape.name not in records:
                     # The first pass of a shape allocates, and is not counted.

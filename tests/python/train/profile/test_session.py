@@ -122,7 +122,7 @@ def measure(passes: Passes, grid: Grid, path: Path, *, stop: float = math.inf) -
     if path.exists():
         profile = Profile.load(path)
     counted = Counted(passes, stop=stop)
-    session = Session(profile, counted, grid, path, seconds=1e6, say=lambda _: None)  # type: ignore[arg-type]
+    session = Session(profile, counted, grid, path, seconds=1e6)  # type: ignore[arg-type]
     return session.run()
 
 
@@ -155,7 +155,7 @@ def test_a_session_without_time_says_that_shapes_are_missing(
     )
     profile = Profile(key=key, repeats=passes.repeats, joins=True)
     path = tmp_path / "profile.json"
-    session = Session(profile, Counted(passes), grid, path, seconds=-1, say=lambda _: None)  # type: ignore[arg-type]
+    session = Session(profile, Counted(passes), grid, path, seconds=-1)  # type: ignore[arg-type]
     outcome = session.run()
     assert outcome.missing == outcome.shapes > 0
 
