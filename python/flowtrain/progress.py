@@ -46,6 +46,8 @@ def bar(text: str, *, ticks: bool = True) -> Iterator[None]:
         # Its block would not end it if a signal interrupts the start.
         made.start()
         yield
+        if holds_stdout():
+            sys.stdout.flush()  # A row that has not ended yet.
     finally:
         made.stop()
         _shown = None

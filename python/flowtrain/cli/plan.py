@@ -85,6 +85,13 @@ def add_parser(commands: Any) -> None:
         "--explain", action="store_true", help="say what every number means and rests on"
     )
     add_export_options(parser)
+    parser.add_argument(
+        "--gpu-hour",
+        type=float,
+        metavar="PRICE",
+        help="price of an hour of a GPU, in any currency: the report says what 1e6 tokens, a step, "
+        "and the steps of run.yaml cost",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--out", type=Path, metavar="plan.json", help="write the plan to this file")
     parser.set_defaults(run=run, extra="hf")
@@ -124,6 +131,7 @@ def run(given: argparse.Namespace) -> int:
             lora=given.lora,
             offload=given.offload,
             export=given.export,
+            gpu_hour=given.gpu_hour,
         ),
         lambda config, lora: describe(
             config.model.folder, projector_side=config.projector_side, lora=lora

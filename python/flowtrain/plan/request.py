@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,6 +63,7 @@ class Request:
         lora: LoRA adapters beside those of the run, as `with_adapters` reads them.
         offload: Whether states are in host memory, as with `optim.offload`.
         export: Name of another program, to search only layouts that it runs; None for none.
+        gpu_hour: Price of an hour of a GPU; None without one.
     """
 
     words: Sequence[str]
@@ -78,6 +80,7 @@ class Request:
     lora: Sequence[str] = ()
     offload: bool = False
     export: str | None = None
+    gpu_hour: float | None = None
 
 
 Describe = Callable[[RunConfig, Mapping[str, int]], ModelDescription]
@@ -118,6 +121,7 @@ def answer_request(
     if request.offload:
         config = replace(config, optim=replace(config.optim, offload=True))
     cluster = parse_cluster(request.cluster)
+    _check_price(request.gpu_hour, cluster)
     target = None if request.export is None else TARGETS[request.export]
     if target is not None:
         require(
@@ -191,6 +195,8 @@ def answer_request(
             fixed=(*_limits(request), *request.fixed),
             lora=lora,
             bad_samples=work.workload.bad,
+            gpu_hour=request.gpu_hour,
+            steps=_steps(config, request, work.workload),
         ),
         report=report,
         checked=None if checked is None else _checked(model, work, pools, checked),
@@ -231,6 +237,36 @@ def _limits(request: Request) -> Iterator[str]:
         yield "what FlowTrain runs, on one node"
     if request.export is not None:
         yield f"what {TARGETS[request.export].space.runtime.name} runs"
+
+
+def _check_price(gpu_hour: float | None, cluster: Cluster) -> None:
+    """Require a price that holds for each GPU of the cluster.
+
+    Raises:
+        ConfigError: It is no price, or the cluster has GPUs of several types.
+    """
+    if gpu_hour is None:
+        return
+    require(
+        0 < gpu_hour < math.inf,
+        f"--gpu-hour {gpu_hour:g}: the price of an hour of a GPU must be above 0, and finite",
+    )
+    types = list(dict.fromkeys(group.gpu.name for group in cluster.groups))
+    require(
+        len(types) == 1,
+        f"--gpu-hour {gpu_hour:g}: cluster '{cluster}' has GPUs of several types, which differ in "
+        "price; leave it out, and multiply the GPU hours of each module by its own price",
+    )
+
+
+def _steps(config: RunConfig, request: Request, workload: Workload) -> int:
+    """Steps of the run; 0 if it states none, or epochs of samples that are not known."""
+    if not has_file(request.words):
+        return 0
+    train = config.train
+    if train.steps or not _has_own_samples(request):
+        return train.steps
+    return math.ceil(train.epochs * len(workload) / train.global_batch)
 
 
 def _has_own_samples(request: Request) -> bool:

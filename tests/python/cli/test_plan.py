@@ -109,10 +109,54 @@ def test_a_run_trains_with_the_plan_that_was_made_for_it(
 
 
 @pytest.mark.usefixtures("folder")
+def test_a_plan_has_its_price_in_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    price = ["--gpu-hour", "2.5"]
+    found = asked(capsys, "run.yaml", "train.steps=1000", *price, "--gpus", "1..2")
+    best, money = found["best"], found["money"]
+    assert money["gpu_hour"] == found["question"]["gpu_hour"] == 2.5
+    # All GPUs are paid for, also if the plan leaves one idle.
+    assert money["step"] == pytest.approx(best["best_s"] / 3600 * 2 * 2.5)
+    assert money["million_tokens"] == pytest.approx(money["step"] / (512 * 64) * 1e6)
+    assert money["run"] == pytest.approx(1000 * money["step"])
+    per_tokens = f"{money['million_tokens']:.4g}"
+    words = ["run.yaml", *PLAN, "train.steps=1000", *price, "--gpus", "1..2"]
+    assert main(["plan", *words]) == 0
+    printed = capsys.readouterr().out
+    assert f"  money      {per_tokens} per 1e6 tokens, {money['step']:.4g} a step, " in printed
+    assert f"{money['run']:,.2f} for the 1,000 steps of the run, at 2.5 a GPU hour\n" in printed
+    head, _, last = printed.partition("\ncurve\n")[2].splitlines()[:3]
+    assert "money/1e6" in head.split() and per_tokens in last.split()
+    # A model alone states no steps.
+    assert asked(capsys, "--model", "model", *price)["money"]["run"] is None
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("price", "cluster", "said"),
+    [
+        (
+            "0",
+            "1x2xH100",
+            "--gpu-hour 0: the price of an hour of a GPU must be above 0, and finite",
+        ),
+        ("nan", "1x2xH100", "--gpu-hour nan: the price of an hour"),
+        ("2", "1x8xH100+1x8xH200", "cluster '1x8xH100+1x8xH200' has GPUs of several types"),
+    ],
+)
+def test_a_price_that_cannot_be_used_is_an_error(
+    price: str, cluster: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--cluster", cluster, "--workload", "lengths.jsonl", "--gpu-hour", price]
+    assert main(["plan", "--model", "model", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("folder")
 def test_a_model_folder_is_enough_and_fixed_values_hold(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     free = asked(capsys, "--model", "model")
+    assert free["money"] is None
     fixed = asked(capsys, "--model", "model", "--fix", "backbone.tp=2", "--fix", "microbatches=4")
     assert fixed["question"]["fixed"] == ["backbone.tp=2", "microbatches=4"]
     assert len(fixed["plans"]) > 1

@@ -22,6 +22,8 @@ class Question:
         fixed: Fields that the user has fixed, as given.
         lora: Rank of the LoRA adapters of each part that has them.
         bad_samples: Samples of the data set that the workload leaves out, as they cannot be used.
+        gpu_hour: Price of an hour of a GPU; None without one.
+        steps: Steps of the run; 0 if it states none.
     """
 
     cluster: Cluster
@@ -30,6 +32,8 @@ class Question:
     fixed: tuple[str, ...] = ()
     lora: Mapping[str, int] = field(default_factory=dict)
     bad_samples: int = 0
+    gpu_hour: float | None = None
+    steps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,6 +32,10 @@ _MEANINGS = (
     ),
     ("cost", "Hours of all GPUs that were asked for, in which 1e9 tokens are trained."),
     (
+        "money",
+        "GPU hours, counted in the same way, times --gpu-hour, in the currency of that.",
+    ),
+    (
         "proof",
         "That no plan takes less for mean samples holds for all layouts that the search considers, "
         "priced by the same model. It says nothing about layouts that are not considered, nor "

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from textwrap import wrap
 
 from flowtrain.plan.report.answer import Answer, Question, Scaled
+from flowtrain.plan.report.money import money_of, money_text
 from flowtrain.plan.report.step import ROUNDING, proof, step_parts
 from flowtrain.plan.report.table import table
 from flowtrain.plan.report.words import (
@@ -95,6 +96,7 @@ def _best(answer: Answer) -> list[str]:
             f"MFU {mfu(best)} ({MFU_CONVENTION})",
         ),
         ("cost", f"{best.gpu_hours_per_billion_tokens:.4g} GPU hours per 1e9 tokens"),
+        *(("money", text) for text in _money(answer)),
         ("proof", proof(report)),
         ("FlowTrain", f"does not run {', '.join(not_run)}" if not_run else "runs it"),
         *(("warning", text) for text in report.warnings),
@@ -102,6 +104,11 @@ def _best(answer: Answer) -> list[str]:
     idle = best.allocated - best.gpus
     of = f"{best.gpus} of {best.allocated} GPUs" if idle else num_gpus(best.gpus)
     return [f"best plan: {best.mode} on {of}", *table(rows, left=2, indent="  ")]
+
+
+def _money(answer: Answer) -> list[str]:
+    money = money_of(answer.report.best, answer.question)
+    return [] if money is None else [money_text(money, steps=answer.question.steps)]
 
 
 def _layout(plan: Plan) -> list[str]:
@@ -312,12 +319,15 @@ def _multiples(cases: Sequence[Scaled]) -> str:
 def _curve(answer: Answer) -> list[str]:
     if not answer.curve:
         return []
-    rows = [("GPUs", "step", "tokens/s", "MFU", "GPU h/1e9", "plan")]
+    price = answer.question.gpu_hour
+    costs = ("GPU h/1e9", *([] if price is None else ["money/1e6"]))
+    rows = [("GPUs", "step", "tokens/s", "MFU", *costs, "plan")]
     for point in answer.curve:
         plan = point.plan
         if plan is None:
-            rows.append((str(point.gpus), "-", "-", "-", "-", point.reason))
+            rows.append((str(point.gpus), "-", "-", "-", *("-" for _ in costs), point.reason))
             continue
+        money = money_of(plan, answer.question)
         rows.append(
             (
                 str(point.gpus),
@@ -325,6 +335,7 @@ def _curve(answer: Answer) -> list[str]:
                 f"{plan.tokens_per_s:,.0f}",
                 mfu(plan),
                 f"{plan.gpu_hours_per_billion_tokens:.4g}",
+                *([] if money is None else [f"{money.million_tokens:.4g}"]),
                 plan_line(plan),
             )
         )

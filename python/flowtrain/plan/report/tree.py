@@ -6,16 +6,19 @@ from typing import Any
 
 from flowtrain.config.tree import to_dict
 from flowtrain.plan.report.answer import Answer, Point
+from flowtrain.plan.report.money import money_of
 from flowtrain.plan.result import Plan
 
 
 def answer_tree(answer: Answer) -> dict[str, Any]:
     """The answer in plain types; each plan has its rates beside its fields."""
     report = answer.report
+    money = money_of(report.best, answer.question)
     return {
         "model": report.model,
         "question": {**to_dict(answer.question), "cluster": _cluster(answer)},
         "best": _plan(report.best),
+        "money": None if money is None else to_dict(money),
         "uniform": _plan(report.uniform),
         "plans": [_plan(plan) for plan in report.plans],
         "cheapest": _plan(report.cheapest),
