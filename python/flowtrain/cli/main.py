@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from flowtrain import __version__
+from flowtrain.cli.completion import SHELLS, Parser, PrintCompletion
 from flowtrain.extras import install_command
 from flowtrain.os_errors import text_of
 from flowtrain.output import OutputError, checked_stdout, lasting_stderr
@@ -41,9 +42,15 @@ def command() -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    parser = argparse.ArgumentParser(prog="flowtrain", description=__doc__)
+    parser = Parser(prog="flowtrain", description=__doc__)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument(
+        "--print-completion",
+        action=PrintCompletion,
+        choices=SHELLS,
+        help="print a script that completes this command in a shell",
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     # Progress bars of libraries would break the status line of a run.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

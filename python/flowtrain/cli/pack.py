@@ -36,6 +36,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "trace",
+        files=True,
         help="a file with, per line, a number of tokens or a JSON object with 'tokens' and "
         "optionally 'visual_tokens', 'images', 'cost', 'encoder_cost'; a run.yaml whose data were "
         "checked; or a preset such as 'video'",

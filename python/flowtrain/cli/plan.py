@@ -30,6 +30,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "overrides",
         nargs="*",
+        files=True,
         metavar="run.yaml | a.b=value",
         help="the run that is planned, and dotted overrides",
     )

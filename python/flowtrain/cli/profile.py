@@ -15,7 +15,9 @@ file. It holds for one model, dtype, device, number of threads, version of torch
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("profile", help=__doc__, description=f"{__doc__}\n{_HELP}")
-    parser.add_argument("config", nargs="?", help="YAML file of a run; none with --model")
+    parser.add_argument(
+        "config", nargs="?", files=True, help="YAML file of a run; none with --model"
+    )
     parser.add_argument(
         "overrides",
         nargs="*",

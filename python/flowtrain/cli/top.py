@@ -27,7 +27,10 @@ _NAME = re.compile(r"[\w.-]+")
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("top", help=_HELP, description=__doc__)
     parser.add_argument(
-        "pool", nargs="?", help="name, or folder of a run; optional if there is only one pool"
+        "pool",
+        nargs="?",
+        files=True,
+        help="name, or folder of a run; optional if there is only one pool",
     )
     parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="(default: 1)")
     once = parser.add_mutually_exclusive_group()
