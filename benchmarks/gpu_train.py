@@ -83,7 +83,7 @@ def flops(run: Path) -> tuple[list[float], list[float]]:
             for _, documents in plan.documents_of(0)
             for document in documents
         ]
-        whole.append(sum(train_flops(sample, ALL) for sample in samples))
+        whole.append(sum(train_flops(sample, ALL).total for sample in samples))
         backbone.append(sum(3 * sample.on("backbone", config.projector_side) for sample in samples))
     return whole, backbone
 

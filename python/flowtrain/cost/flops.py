@@ -17,7 +17,7 @@ frames, height and width in patches."""
 
 @dataclass(frozen=True, slots=True)
 class ModuleFlops:
-    """Forward FLOPs (a multiply-add is two) of one sample.
+    """FLOPs (a multiply-add is two) of one sample.
 
     Attributes:
         encoder: Vision encoder.
@@ -36,6 +36,10 @@ class ModuleFlops:
             self.backbone + other.backbone,
         )
 
+    @property
+    def total(self) -> float:
+        return self.encoder + self.projector + self.backbone
+
     def on(self, side: Side, projector: Side) -> float:
         """FLOPs on one side of the cut, where the projector is on one of them."""
         own = self.encoder if side == "encoder" else self.backbone
@@ -44,7 +48,7 @@ class ModuleFlops:
 
 def train_flops(
     forward: ModuleFlops, trained: Collection[str], adapted: Collection[str] = ()
-) -> float:
+) -> ModuleFlops:
     """Model FLOPs of training on a sample, recomputation excluded.
 
     A trained part costs three forward passes (6 FLOPs per weight and token), a frozen one two (4)
@@ -56,7 +60,7 @@ def train_flops(
         trained: Parts that train: `encoder`, `projector`, `backbone`.
         adapted: Those of them that train by adapters.
     """
-    total = 0.0
+    found = {}
     passes_gradients = False
     for part, flops in (
         ("encoder", forward.encoder),
@@ -65,5 +69,5 @@ def train_flops(
     ):
         weights_train = part in trained and part not in adapted
         passes_gradients = passes_gradients or part in trained
-        total += flops * (3 if weights_train else 2 if passes_gradients else 1)
-    return total
+        found[part] = flops * (3 if weights_train else 2 if passes_gradients else 1)
+    return ModuleFlops(**found)

@@ -4,6 +4,7 @@ from flowtrain.events.accounts import Account, read_accounts, read_shares
 from flowtrain.events.codes import (
     ACTIVITIES,
     ACTIVITY_OF,
+    ACTIVITY_OF_MODULE,
     KINDS,
     MODULES,
     TRACKS,
@@ -28,6 +29,7 @@ from flowtrain.events.log import EventLog
 __all__ = [
     "ACTIVITIES",
     "ACTIVITY_OF",
+    "ACTIVITY_OF_MODULE",
     "FOLDER",
     "KINDS",
     "MODULES",

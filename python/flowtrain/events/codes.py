@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from flowtrain.config.layout import ModuleName
 from flowtrain.schedule import KINDS as ACTIONS
 from flowtrain.schedule import Kind as ActionKind
 
@@ -58,6 +59,8 @@ records through the pool. `load`: texts, and samples that are not read yet. `pla
 `exchange`: of reports. `log`, `checkpoint`. `other`: the rest.
 """
 _WAIT = "wait_"
+ACTIVITY_OF_MODULE: dict[ModuleName, Activity] = {"encoder": "encode", "backbone": "backbone"}
+"""Forward and backward of each module."""
 WORK: tuple[Activity, ...] = ("encode", "backbone", "optimizer")
 """Kinds of activity that a plain loop has, too."""
 ACTIVITIES: tuple[str, ...] = (

@@ -300,6 +300,8 @@ def test_analytic_flops_equal_counted_flops(model: Model) -> None:
     flops = family.sample_flops(tokens, sample.grids, num_targets=out.num_targets)
     side = family.projector_side
     assert encoding.get_total_flops() == flops.on("encoder", side)
+    # The MFU of the encoder counts images one by one.
+    assert sum(map(family.image_flops, sample.grids)) == flops.on("encoder", side)
     text = family.config.text_config
     # The counter counts all products of causal attention, which needs half of them.
     half = text.num_hidden_layers * 2 * text.hidden_size * tokens**2

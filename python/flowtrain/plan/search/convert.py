@@ -142,7 +142,7 @@ def _flops(priced: Priced) -> float:
     frozen = [replace(x, products=tuple(p for p in x.products if p.frozen)) for x in layers]
     # Weights beside adapters have no gradient.
     spared = sum(getattr(_forward(priced, frozen), part) for part in work.trained)
-    return work.batch * (train_flops(_forward(priced, layers), work.trained) - spared)
+    return work.batch * (train_flops(_forward(priced, layers), work.trained).total - spared)
 
 
 def _forward(priced: Priced, layers: Sequence[Layer]) -> ModuleFlops:

@@ -27,12 +27,13 @@ from flowtrain.train.ranks.encoder import EncoderPart, pixel_requests
 from flowtrain.train.ranks.evaluations import Evaluation
 from flowtrain.train.ranks.late import late_ranks_error
 from flowtrain.train.ranks.metrics import Metrics
-from flowtrain.train.ranks.peak import job_peak_flops
+from flowtrain.train.ranks.peak import job_peaks
 from flowtrain.train.ranks.profiler import Profiler
 from flowtrain.train.ranks.rank import Rank
 from flowtrain.train.ranks.step import Delays
 from flowtrain.train.ranks.trackers import open_trackers
 from flowtrain.train.ranks.update import Update
+from flowtrain.train.ranks.utilization import Utilization
 from flowtrain.train.records.loopback import Loopback
 from flowtrain.train.state.checkpoint import Checkpoints
 from flowtrain.train.state.module import ModuleState
@@ -116,8 +117,12 @@ def _metrics(
             Trained(config.trained_parts, config.optim).groups(context.family),
             steps=config.schedule_steps,
         ),
-        peak_flops=job_peak_flops(
-            context.world.device, context.dtype, ranks=len(context.layout.labels)
+        utilization=Utilization(
+            context.layout,
+            job_peaks(context.layout, context.world.device, context.dtype),
+            context.family,
+            trained=config.trained_parts,
+            adapted=config.lora.ranks,
         ),
         trackers=open_trackers(config.track, config.run, first=first, settings=to_dict(config)),
         held_out=held_out,

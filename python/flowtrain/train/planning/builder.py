@@ -77,5 +77,5 @@ class PlanBuilder:
             truncated=sum(s.fit == "truncated" for s in samples),
             flops=0.0
             if trained is None
-            else sum(train_flops(f, trained, self._adapted) for f in flops),
+            else sum(train_flops(f, trained, self._adapted).total for f in flops),
         )

@@ -15,6 +15,7 @@ from flowtrain.train.control.exchange import StepDecision
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.ranks.evaluations import Evaluation
 from flowtrain.train.ranks.trackers import Tracker
+from flowtrain.train.ranks.utilization import Utilization
 from flowtrain.train.state.logs import ANSWERS, METRICS, TIMING, append_values, json_values
 from flowtrain.train.state.optimizer import LearningRates
 
@@ -46,7 +47,7 @@ class Metrics:
         run: Folder of the run.
         steps: Steps of the whole run.
         rates: Learning rates of the steps.
-        peak_flops: Peak FLOP/s of all ranks together, for MFU.
+        utilization: Compares FLOPs with the peak of the ranks.
         trackers: Get the figures of each step as well.
         held_out: Reads of the held-out samples, for answers.
         every: Steps between lines of progress.
@@ -58,7 +59,7 @@ class Metrics:
         *,
         steps: int,
         rates: LearningRates,
-        peak_flops: float,
+        utilization: Utilization,
         trackers: Sequence[Tracker] = (),
         held_out: SampleReads | None = None,
         every: int = 50,
@@ -68,7 +69,7 @@ class Metrics:
         self._held_out = held_out
         self._steps = steps
         self._rates = rates
-        self._peak_flops = peak_flops
+        self._utilization = utilization
         self._every = every
         self._seconds = 0.0
         self._bytes = 0
@@ -110,18 +111,21 @@ class Metrics:
         tokens = sum(d.num_tokens for rank in plan.documents for slot in rank for d in slot)
         in_use = sum(segment["in_use_bytes"] for segment in timing.pool["segments"])
         size = sum(segment["bytes"] for segment in timing.pool["segments"])
+        mfu = self._utilization.mfu(plan.flops, timing.seconds)
+        modules = self._utilization.by_module(plan, timing.seconds, decision.seconds)
         self._write(
             TIMING,
             step=plan.step,
             seconds=timing.seconds,
             tokens=tokens,
             tokens_per_s=tokens / timing.seconds,
-            mfu=plan.flops / (timing.seconds * self._peak_flops),
+            mfu=mfu,
+            modules=modules,
             activity_s=decision.seconds,
             pool_in_use_bytes=in_use,
             pool_bytes=size,
             bytes_through_pool=timing.pool["bytes_published"] - self._bytes,
-            peak_flops=self._peak_flops,
+            peak_flops=self._utilization.peaks.all,
         )
         figures = {
             "train/loss": decision.loss,
@@ -130,7 +134,8 @@ class Metrics:
             **{f"train/lr/{match}": rate for match, rate in group_lrs.items()},
             "train/target_tokens": decision.num_targets,
             "train/tokens_per_s": tokens / timing.seconds,
-            "train/mfu": plan.flops / (timing.seconds * self._peak_flops),
+            "train/mfu": mfu,
+            **{f"train/mfu/{name}": figures["mfu"] for name, figures in modules.items()},
         }
         for tracker in self._trackers:
             tracker.log(plan.step, figures)
@@ -182,7 +187,7 @@ class Metrics:
         line = (
             f"after {plan.step + 1}/{self._steps} steps  loss {decision.loss:.4f}  "
             f"grad {norms}  {self._tokens / self._seconds:,.0f} tokens/s  "
-            f"MFU {self._flops / (self._seconds * self._peak_flops):.1%}  "
+            f"MFU {self._utilization.mfu(self._flops, self._seconds):.1%}  "
             f"busy {shares}  pool {used:.0%}"
         )
         if left_out := ", ".join(f"{n:,} {how}" for how, n in self._left_out.items() if n):

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import torch
 
+from flowtrain.config.layout import MODULES, RankLayout
 from flowtrain.cores import available_cores
 from flowtrain.cost.peak import gpu_peak_flops, measured_peak_flops
+from flowtrain.train.ranks.utilization import Peaks
 
 _SIZES = {"cpu": 512, "cuda": 8192}
 
 
-def job_peak_flops(device: torch.device, dtype: torch.dtype, *, ranks: int) -> float:
-    """Peak FLOP/s of all devices of a job.
+def job_peaks(layout: RankLayout, device: torch.device, dtype: torch.dtype) -> Peaks:
+    """Peak FLOP/s of the devices of a job. Ranks that share cores or a GPU share its peak.
 
     Args:
+        layout: Its ranks.
         device: Device of this rank.
         dtype: Dtype of the training.
-        ranks: Number of ranks of both worlds. Ranks that share cores or a GPU share its peak.
     """
     if device.type == "cpu":
         available = available_cores() // torch.get_num_threads()
     else:
         available = torch.cuda.device_count()
-    return min(ranks, max(1, available)) * peak_flops(device, dtype)
+    one = peak_flops(device, dtype)
+
+    def of(ranks: int) -> float:
+        return min(ranks, max(1, available)) * one
+
+    return Peaks(
+        all=of(len(layout.labels)), of={module: of(layout.ranks_of(module)) for module in MODULES}
+    )
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float:

@@ -14,14 +14,29 @@ from unittest.mock import Mock
 
 import pytest
 
+from flowtrain.config.layout import RankLayout
 from flowtrain.config.optim import OptimConfig, ParameterGroup
-from flowtrain.steps import StepPlan
+from flowtrain.cost import ModuleFlops
+from flowtrain.steps import Document, StepPlan
 from flowtrain.train.control.exchange import StepDecision
 from flowtrain.train.ranks.metrics import Metrics, StepTiming
+from flowtrain.train.ranks.utilization import Peaks, Utilization
 from flowtrain.train.state.logs import read_log
 from flowtrain.train.state.optimizer import LearningRates
 
 RATES = LearningRates(OptimConfig(), [], steps=9)
+GRIDS = ((1, 4, 4), (1, 4, 8))
+
+
+def utilization() -> Utilization:
+    """Of an encoder rank of 1 GFLOP/s and two ranks with the backbone; the projector trains."""
+    family = Mock(projector_side="encoder")
+    family.sample_flops = lambda tokens, grids, num_targets: ModuleFlops(
+        encoder=1e6 * len(grids), projector=1e5 * len(grids), backbone=1e3 * tokens
+    )
+    peaks = Peaks(all=3e9, of={"encoder": 1e9, "backbone": 2e9})
+    layout = RankLayout.decoupled(1, 2)
+    return Utilization(layout, peaks, family, trained=("projector", "backbone"), adapted=())
 
 
 def log_step(metrics: Metrics) -> None:
@@ -38,7 +53,7 @@ def log_step(metrics: Metrics) -> None:
 
 
 def test_a_log_on_a_full_disk_is_named(tmp_path: Path) -> None:
-    metrics = Metrics(tmp_path, steps=1, rates=RATES, peak_flops=1.0)
+    metrics = Metrics(tmp_path, steps=1, rates=RATES, utilization=utilization())
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
@@ -52,7 +67,7 @@ def test_a_step_that_is_not_finite_is_json_when_standard_output_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", None)
-    metrics = Metrics(tmp_path, steps=1, rates=RATES, peak_flops=1.0)
+    metrics = Metrics(tmp_path, steps=1, rates=RATES, utilization=utilization())
     log_step(metrics)
     metrics.close()
     [line] = read_log(tmp_path / "metrics.jsonl")
@@ -75,7 +90,7 @@ def train(
     folder: Path, steps: int, *, decision: StepDecision = DECISION, groups: Any = (), **options: Any
 ) -> None:
     rates = LearningRates(OptimConfig(lr=1e-3), groups, steps=9)
-    metrics = Metrics(folder, steps=9, rates=rates, peak_flops=1e9, every=1, **options)
+    metrics = Metrics(folder, steps=9, rates=rates, utilization=utilization(), every=1, **options)
     for step in range(steps):
         plan = StepPlan(step=step, kind="train")
         metrics.step(plan, decision, skipped=0, ages=[], timing=TIMING)
@@ -85,7 +100,7 @@ def train(
 def test_a_line_of_progress_counts_the_samples_left_out_so_far(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    metrics = Metrics(tmp_path, steps=9, rates=RATES, peak_flops=1e9, every=1)
+    metrics = Metrics(tmp_path, steps=9, rates=RATES, utilization=utilization(), every=1)
     for step, skipped in enumerate((0, 2, 1)):
         plan = StepPlan(step=step, kind="train", dropped=skipped)
         metrics.step(plan, DECISION, skipped=skipped, ages=[], timing=TIMING)
@@ -131,3 +146,23 @@ def test_norms_of_two_steps_and_rates_of_groups_have_their_names(tmp_path: Path)
     }
     assert (line["lr"], line["group_lrs"]) == (1e-3, {"model.visual.*": 2e-6})
     assert tracker.log.call_args.args[1]["train/lr/model.visual.*"] == 2e-6
+
+
+def test_the_timing_of_a_step_has_the_mfu_of_each_module(tmp_path: Path) -> None:
+    document = Document(sample=0, num_tokens=9, num_targets=1, image_tokens=4, grids=GRIDS)
+    # 2 images of 1 + 3 x 0.1 MFLOP, and 30 MFLOP of the backbone.
+    plan = StepPlan(step=0, kind="train", documents=(((document,),),), flops=32.6e6)
+    # Encoder ranks of `bounded` may not have reported.
+    seconds = {"encoder": {}, "backbone": {"backbone": 0.25, "wait_receive": 0.75}}
+    told = replace(DECISION, seconds=seconds)
+    metrics = Metrics(tmp_path, steps=9, rates=RATES, utilization=utilization())
+    metrics.step(plan, told, skipped=0, ages=[], timing=TIMING)
+    [line] = read_log(tmp_path / "timing.jsonl")
+    assert line["mfu"] == pytest.approx(32.6e6 / 3e9)
+    encoder, backbone = (line["modules"][name] for name in ("encoder", "backbone"))
+    assert encoder == pytest.approx(
+        {"flops": 2.6e6, "peak_flops": 1e9, "mfu": 2.6e-3, "pass_mfu": None}
+    )
+    assert backbone == pytest.approx(
+        {"flops": 30e6, "peak_flops": 2e9, "mfu": 0.015, "pass_mfu": 0.06}
+    )
