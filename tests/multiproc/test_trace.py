@@ -167,6 +167,12 @@ def test_a_timeline_is_sound(name: str, bounded: Path, colocated: Path, tmp_path
         # A record that a rank has waited for may be read before its sender is done.
         assert rises <= crossed
         assert rises or name == "colocated"
+    for label in found.labels.values():
+        peaks, shared = (counters[label, f"memory: {kind}"] for kind in ("resident", "shared"))
+        ended = sum(each["name"] == "forget" for own, each in found.actions if own == label)
+        # Of each step, and not of the batches of evaluations.
+        assert len(peaks) == len(shared) == (6 if name == "bounded" else 4) <= ended
+        assert max(peaks) > max(shared) > min(shared) >= 0
     to_itself = sum(put["args"]["bytes"] for put in puts.values()) - crossed
     assert crossed > 0
     assert (to_itself > 0) == (name == "colocated")

@@ -56,7 +56,7 @@ def run(given: argparse.Namespace) -> int:
         if given.json:
             print(json.dumps(inspect(name)))
         elif given.prometheus or given.port is not None:
-            _prometheus(name, given.port)
+            _prometheus(name, given.port, run)
         else:
             _watch(name, given.interval, once=given.once, run=run)
     except (PoolNotFound, RunFileError) as error:
@@ -126,13 +126,15 @@ def _watch(name: str, interval_s: float, *, once: bool, run: Path | None) -> Non
             before = now
 
 
-def _prometheus(name: str, port: int | None) -> None:
+def _prometheus(name: str, port: int | None, run: Path | None) -> None:
     from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 
-    from flowtrain.observe.prometheus import PoolCollector
+    from flowtrain.observe.prometheus import PoolCollector, RanksCollector
 
     registry = CollectorRegistry()
     registry.register(PoolCollector(name))
+    if run is not None:
+        registry.register(RanksCollector(run))
     if port is None:
         print(generate_latest(registry).decode(), end="")
         return

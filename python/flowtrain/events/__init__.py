@@ -1,15 +1,17 @@
 """Events: one record for each thing that a rank has done, in a file that survives its death."""
 
-from flowtrain.events.accounts import Account, read_accounts, read_shares
+from flowtrain.events.accounts import Account, read_accounts, read_memory, read_shares
 from flowtrain.events.codes import (
     ACTIVITIES,
     ACTIVITY_OF,
     ACTIVITY_OF_MODULE,
     KINDS,
+    MEMORY,
     MODULES,
     TRACKS,
     WAITS,
     WORK,
+    MemoryKind,
     Wait,
     busy,
 )
@@ -32,6 +34,7 @@ __all__ = [
     "ACTIVITY_OF_MODULE",
     "FOLDER",
     "KINDS",
+    "MEMORY",
     "MODULES",
     "TRACKS",
     "WAITS",
@@ -41,6 +44,7 @@ __all__ = [
     "EventFile",
     "EventLog",
     "EventsError",
+    "MemoryKind",
     "RankEvents",
     "Wait",
     "busy",
@@ -48,6 +52,7 @@ __all__ = [
     "path_of",
     "read_accounts",
     "read_events",
+    "read_memory",
     "read_run",
     "read_shares",
 ]

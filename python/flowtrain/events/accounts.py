@@ -1,4 +1,4 @@
-"""Time of the ranks of a run by kind of activity, from their events."""
+"""Time of the ranks of a run by kind of activity, and their memory, from their events."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowtrain.events.codes import ACTIVITIES, ACTIVITY_OF, KINDS, TRACKS
+from flowtrain.events.codes import ACTIVITIES, ACTIVITY_OF, KINDS, MEMORY, TRACKS, MemoryKind
 from flowtrain.events.file import RankEvents, Records, read_run, sum_of
 from flowtrain.steps import FIRST_EVALUATION
 
 _RUN, _FORGET = KINDS.index("run"), KINDS.index("forget")
-_ACTIONS, _WAITS, _PLANNER, _ = range(len(TRACKS))
+_ACTIONS, _WAITS, _PLANNER, _MEMORY = map(TRACKS.index, ("actions", "waits", "planner", "memory"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +61,25 @@ def read_shares(run: Path, *, steps: int) -> dict[str, dict[str, float]]:
             if track in (_ACTIONS, _WAITS):
                 seconds[ACTIVITY_OF[kind][wait != 0]] += own_ns / 1e9
     return worlds
+
+
+def read_memory(run: Path) -> dict[str, dict[MemoryKind, int]]:
+    """Bytes by kind of memory, at the end of the last step of each rank of the last attempt.
+
+    A rank that has ended no step is left out, and so is a kind that it does not have.
+
+    Raises:
+        EventsError: A file of events is damaged.
+    """
+    found: dict[str, dict[MemoryKind, int]] = {}
+    for rank in _of_last_attempt(run):
+        records = _of_attempt(rank)
+        records = records[records["track"] == _MEMORY]
+        for kind in MEMORY:
+            sizes = records["bytes"][records["kind"] == KINDS.index(kind)]
+            if len(sizes):
+                found.setdefault(rank.label, {})[kind] = int(sizes[-1])
+    return found
 
 
 def _of_last_attempt(run: Path) -> list[RankEvents]:

@@ -8,11 +8,19 @@ from flowtrain.config.layout import ModuleName
 from flowtrain.schedule import KINDS as ACTIONS
 from flowtrain.schedule import Kind as ActionKind
 
-EventKind = ActionKind | Literal["run", "plan", "pixels", "sums", "log", "planned", "answered"]
+MemoryKind = Literal["resident", "shared", "allocated", "reserved"]
+"""Kinds of memory of a rank, in bytes. `resident`: its resident set, at most so far. `shared`: of
+its resident set, memory that is shared with other processes, now. `allocated`, `reserved`: by torch
+on its GPU, at most so far."""
+MEMORY: tuple[MemoryKind, ...] = get_args(MemoryKind)
+
+EventKind = (
+    ActionKind | Literal["run", "plan", "pixels", "sums", "log", "planned", "answered"] | MemoryKind
+)
 """Kinds of events: the actions of a schedule, and others. `run`: all steps of an attempt. `plan`: a
 plan is taken. `pixels`: an image that no worker has read yet. `sums`: sums of gradients over ranks
 complete. `log`: the logs of a step are written. `planned`: the planner makes a plan. `answered`: a
-worker reads samples."""
+worker reads samples. Those of `MEMORY`: the memory of the rank at the end of a step."""
 KINDS: tuple[EventKind, ...] = (
     *ACTIONS,
     "run",
@@ -22,6 +30,7 @@ KINDS: tuple[EventKind, ...] = (
     "log",
     "planned",
     "answered",
+    *MEMORY,
 )
 
 Wait = Literal["", "slab", "record", "ranks", "store"]
@@ -29,10 +38,11 @@ Wait = Literal["", "slab", "record", "ranks", "store"]
 key of the job's store. Empty if it works."""
 WAITS: tuple[Wait, ...] = get_args(Wait)
 
-Track = Literal["actions", "waits", "planner", "workers"]
+Track = Literal["actions", "waits", "planner", "workers", "memory"]
 """Where it happened. `actions` and `waits` are of the thread that executes the schedule: its
 actions, with what is nested in them, and its waits. `planner` is a thread; `workers` are the
-threads or processes that read samples, by the index of the event."""
+threads or processes that read samples, by the index of the event. `memory` has what takes no
+time: bytes at the end of a step."""
 TRACKS: tuple[Track, ...] = get_args(Track)
 
 MODULES = ("", "encoder", "backbone")

@@ -153,14 +153,15 @@ class EventLog:
         end_ns: int,
         *,
         cpu_ns: int = 0,
+        size: int = 0,
         step: int = -1,
         index: int = -1,
     ) -> None:
-        """Record what another thread has done."""
+        """Record what another thread has done, or the memory of the rank, by its bytes."""
         file = self._file  # Its thread may close it meanwhile.
         if file is not None:
             file.append(
-                start_ns, end_ns, end_ns - start_ns, cpu_ns, 0, step, index, -1,
+                start_ns, end_ns, end_ns - start_ns, cpu_ns, size, step, index, -1,
                 file.attempt, _TRACK[track], _KIND[kind], 0, 0, 0,
             )  # fmt: skip
 

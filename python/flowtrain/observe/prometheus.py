@@ -1,8 +1,9 @@
-"""Prometheus metrics of a pool, by prometheus-client."""
+"""Prometheus metrics of a pool, and of the ranks of its run, by prometheus-client."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -13,6 +14,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from flowtrain.events import read_memory
 from flowtrain.observe.traffic import STAGES
 from flowtrain_core import inspect
 from flowtrain_core.snapshots import HistogramCounts, LaneSnapshot, SegmentSnapshot
@@ -111,6 +113,33 @@ class PoolCollector(Collector):
                     sum_value=histogram["sum_ns"] / 1e9,
                 )
             yield family
+
+
+class RanksCollector(Collector):
+    """Reads the memory of the ranks of a run at every scrape, from their events.
+
+    Args:
+        run: Folder of the run.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the current metrics.
+
+        Raises:
+            EventsError: A file of events is damaged.
+        """
+        memory = GaugeMetricFamily(
+            "flowtrain_rank_memory_bytes",
+            "Memory of a rank at the end of its last step, by kind",
+            labels=("rank", "kind"),
+        )
+        for rank, found in read_memory(self._run).items():
+            for kind, size in found.items():
+                memory.add_metric((rank, kind), size)
+        yield memory
 
 
 def _buckets(histogram: HistogramCounts) -> list[tuple[str, float]]:

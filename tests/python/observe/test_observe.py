@@ -185,10 +185,17 @@ def test_the_shares_of_a_run_are_over_its_last_complete_steps(
             *([(0, 0, forget, 0)] if step < 21 else []),
         ):
             file.append(0, ns, ns, 0, 0, step, -1, -1, 0, track, kind, 0, wait, 0)
+        for kind, size in (("resident", step << 20), ("shared", 4096)):
+            codes = TRACKS.index("memory"), KINDS.index(kind)
+            file.append(0, 0, 0, 0, size, step, -1, -1, 0, *codes, 0, 0, 0)
     assert main(["top", str(tmp_path), "--once"]) == 2
     assert "no run has started there" in capsys.readouterr().err
     tmp_path.joinpath("pool").write_text(f"{pool.name}\n")
     assert main(["top", str(tmp_path), "--once", "--interval", "0.01"]) == 0
     shown = capsys.readouterr().out
-    assert "colocated  backbone 75%  wait_exchange 25% " in shown
+    assert "colocated  backbone 75%  wait_exchange 25%  21 MiB resident " in shown
     assert f"pool {pool.name}: 1 lanes alive" in shown
+    assert main(["top", str(tmp_path), "--prometheus"]) == 0
+    shown = capsys.readouterr().out
+    said = 'flowtrain_rank_memory_bytes{kind="resident",rank="colocated.0"} 2.2020096e+07'
+    assert said in shown

@@ -1,4 +1,4 @@
-"""Records in a trace: from which `put` to which `get`, and how many bytes are in the pool."""
+"""Records in a trace: from which `put` to which `get`; and bytes: in the pool, and of ranks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flowtrain.events import KINDS, MODULES, TRACKS
+from flowtrain.events import KINDS, MEMORY, MODULES, TRACKS
 from flowtrain.observe.trace.run import Event, TracedRun, Window, overlaps
 
 _PUT, _GET = KINDS.index("put"), KINDS.index("get")
-_ON_ACTIONS = TRACKS.index("actions")
+_ON_ACTIONS, _ON_MEMORY = TRACKS.index("actions"), TRACKS.index("memory")
 _ENCODER, _BACKBONE = MODULES.index("encoder"), MODULES.index("backbone")
 _OTHER = {_ENCODER: _BACKBONE, _BACKBONE: _ENCODER}
 
@@ -95,6 +95,17 @@ def counts(run: TracedRun, found: list[Transfer]) -> Iterator[Counts]:
             if attempt < last:  # The pool of a run that was killed has gone.
                 points.append((window[1], 0))
         yield Counts(label, name, points)
+
+
+def memory(run: TracedRun) -> Iterator[Counts]:
+    """Memory of each rank at the ends of the steps that are shown, by kind."""
+    for rank in run.ranks:
+        own = rank.records[rank.shown & (rank.records["track"] == _ON_MEMORY)]
+        for kind in MEMORY:
+            found = own[own["kind"] == KINDS.index(kind)]
+            if len(found):
+                points = list(zip(found["end_ns"].tolist(), found["bytes"].tolist(), strict=True))
+                yield Counts(rank.label, f"memory: {kind}", points)
 
 
 def _within(window: Window, changes: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -6,19 +6,19 @@ import gzip
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, Any
 
 from flowtrain.events import ACTIVITY_OF, KINDS, MODULES, TRACKS, WAITS
 from flowtrain.observe.trace.profiled import profiled
-from flowtrain.observe.trace.records import counts, transfers
+from flowtrain.observe.trace.records import counts, memory, transfers
 from flowtrain.observe.trace.run import Event, TracedRank, TracedRun, overlaps, read_traced
 from flowtrain.schedule import unit_of
 from flowtrain.steps import FIRST_EVALUATION, step_name
 
 _PLANNER, _WORKERS = TRACKS.index("planner"), TRACKS.index("workers")
-_ON_ACTIONS = TRACKS.index("actions")
+_ON_ACTIONS, _MEMORY = TRACKS.index("actions"), TRACKS.index("memory")
 # Times are in us, with fractions.
 _US = 1000
 
@@ -153,7 +153,8 @@ class _Process:
 
 def _slices(process: _Process, rank: TracedRank) -> Iterator[Entry]:
     """One slice for each event; on a track, those that enclose others come first."""
-    events = [Event(*values) for values in rank.records[rank.shown].tolist()]
+    shown = rank.records[rank.shown & (rank.records["track"] != _MEMORY)]
+    events = [Event(*values) for values in shown.tolist()]
     # Among equal starts, what ended later encloses the other; records are in the order of ends.
     events.reverse()
     events.sort(key=lambda event: (_track_order(event), event.start_ns, -event.end_ns))
@@ -228,7 +229,7 @@ def _records(processes: dict[str, _Process], run: TracedRun, ids: Iterator[int])
             yield processes[transfer.sender].entry("s", track, put.start_ns, **shared)
             at_ns = max(get.start_ns, get.end_ns - 1)
             yield processes[transfer.reader].entry("f", track, at_ns, bp="e", **shared)
-    for counted in counts(run, found):
+    for counted in chain(counts(run, found), memory(run)):
         if counted.label not in processes:  # A reader that has written no events.
             continue
         for at_ns, size in counted.points:

@@ -28,9 +28,10 @@ class StepReport:
         checksum: Checksum of the plan that the world executed.
         loss_sum: Sum of the losses of the target tokens; 0 in a world without the backbone.
         num_targets: Real number of target tokens N; 0 in a world without the backbone.
-        seconds: Seconds of each kind of activity (`account.KINDS`) since the last report, mean over
-            the ranks.
+        seconds: Seconds of each kind of activity (`flowtrain.events.ACTIVITIES`) since the last
+            report, mean over the ranks.
         rate: Learning rate that the encoder takes; None for that of its own schedule.
+        peak_bytes: Memory that the first rank of the world has used at most; None if it is unknown.
     """
 
     norm: float
@@ -39,6 +40,7 @@ class StepReport:
     num_targets: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     rate: float | None = None
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +57,7 @@ class StepDecision:
         norms: With `late`, the step and the norm of the gradients of each world that `grad_norm`
             is of.
         rate: As in the report of the backbone.
+        peak_bytes: As in the report of each world.
     """
 
     action: Literal["apply", "skip"]
@@ -65,6 +68,7 @@ class StepDecision:
     seconds: dict[str, dict[str, float]]
     norms: dict[str, tuple[int, float]] = field(default_factory=dict)
     rate: float | None = None
+    peak_bytes: dict[str, int | None] = field(default_factory=dict)
 
 
 class StepExchange:
@@ -118,6 +122,7 @@ class StepExchange:
                 report.num_targets,
                 report.seconds,
                 None if report.rate is None else report.rate.hex(),
+                report.peak_bytes,
             ],
         )
         self._written.append(key)
@@ -183,6 +188,7 @@ class StepExchange:
             seconds={world: report.seconds for world, report in reports.items()},
             norms=norms if self._late else {},
             rate=backbone.rate,
+            peak_bytes={world: report.peak_bytes for world, report in reports.items()},
         )
 
     def _step_of(self, world: str, step: int) -> int:
@@ -193,7 +199,7 @@ class StepExchange:
     def _read(self, world: str, step: int) -> StepReport:
         if self._own is not None and self._own[0] == step and world == self._world:
             return self._own[1]
-        norm, checksum, loss_sum, num_targets, seconds, rate = self._store.get(
+        norm, checksum, loss_sum, num_targets, seconds, rate, peak_bytes = self._store.get(
             f"report/{step}/{world}", writer=f"the {world} world"
         )
         if checksum != self._checksums[step]:
@@ -208,6 +214,7 @@ class StepExchange:
             num_targets=num_targets,
             seconds=seconds,
             rate=None if rate is None else float.fromhex(rate),
+            peak_bytes=peak_bytes,
         )
 
 

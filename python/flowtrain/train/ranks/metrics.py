@@ -126,6 +126,7 @@ class Metrics:
             pool_bytes=size,
             bytes_through_pool=timing.pool["bytes_published"] - self._bytes,
             peak_flops=self._utilization.peaks.all,
+            memory_bytes={f"{world}.0": size for world, size in decision.peak_bytes.items()},
         )
         figures = {
             "train/loss": decision.loss,

@@ -11,6 +11,7 @@ from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.encoder import EncoderPart
 from flowtrain.train.ranks.evaluations import Evaluation, Evaluations
+from flowtrain.train.ranks.memory import record_memory
 from flowtrain.train.ranks.profiler import Profiler
 from flowtrain.train.ranks.step import Delays
 from flowtrain.train.ranks.update import Update
@@ -209,5 +210,6 @@ class Rank:
             self._encoder.drop(plan)
         if plan.kind == "train":
             self._last, self._eval_loss = plan, None
+            record_memory(self._events, self._context.world.device, step=plan.step)
             self._begin(plan.step + 1)
             self._events.step_ended()

@@ -15,6 +15,7 @@ from flowtrain.train.planning.planner import Planner
 from flowtrain.train.ranks.backbone import BackbonePart, StepSums
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.encoder import EncoderPart
+from flowtrain.train.ranks.memory import peak_bytes
 from flowtrain.train.ranks.metrics import Metrics, StepTiming
 from flowtrain.train.state.module import ModuleState
 
@@ -90,6 +91,7 @@ class Update:
             num_targets=int(self._sums.num_targets) if self._sums is not None else 0,
             seconds=seconds,
             rate=None if self._rate is None else self._rate(),
+            peak_bytes=peak_bytes(context.world.device),
         )
         if context.world.reports:
             self._exchange.report(plan.step, report)

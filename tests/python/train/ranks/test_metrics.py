@@ -148,13 +148,13 @@ def test_norms_of_two_steps_and_rates_of_groups_have_their_names(tmp_path: Path)
     assert tracker.log.call_args.args[1]["train/lr/model.visual.*"] == 2e-6
 
 
-def test_the_timing_of_a_step_has_the_mfu_of_each_module(tmp_path: Path) -> None:
+def test_the_timing_of_a_step_has_the_mfu_of_each_module_and_memory(tmp_path: Path) -> None:
     document = Document(sample=0, num_tokens=9, num_targets=1, image_tokens=4, grids=GRIDS)
     # 2 images of 1 + 3 x 0.1 MFLOP, and 30 MFLOP of the backbone.
     plan = StepPlan(step=0, kind="train", documents=(((document,),),), flops=32.6e6)
-    # Encoder ranks of `bounded` may not have reported.
+    # Encoder ranks of `bounded` may not have reported, and a system may not tell the memory.
     seconds = {"encoder": {}, "backbone": {"backbone": 0.25, "wait_receive": 0.75}}
-    told = replace(DECISION, seconds=seconds)
+    told = replace(DECISION, seconds=seconds, peak_bytes={"backbone": 7, "encoder": None})
     metrics = Metrics(tmp_path, steps=9, rates=RATES, utilization=utilization())
     metrics.step(plan, told, skipped=0, ages=[], timing=TIMING)
     [line] = read_log(tmp_path / "timing.jsonl")
@@ -166,3 +166,4 @@ def test_the_timing_of_a_step_has_the_mfu_of_each_module(tmp_path: Path) -> None
     assert backbone == pytest.approx(
         {"flops": 30e6, "peak_flops": 2e9, "mfu": 0.015, "pass_mfu": 0.06}
     )
+    assert line["memory_bytes"] == {"backbone.0": 7, "encoder.0": None}
