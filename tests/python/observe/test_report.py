@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,17 @@ def write_logs(run: Path, losses: list[float | None]) -> None:
                 "tokens": 100,
                 "tokens_per_s": 200.0,
                 "mfu": 0.4,
+                "modules": {
+                    # 1 of 5 FLOPs, on 1 of 2 TFLOP/s; half of the time is in passes.
+                    "encoder": {"flops": 1e11, "peak_flops": 1e12, "mfu": 0.2, "pass_mfu": 0.4},
+                    "backbone": {
+                        "flops": 4e11,
+                        "peak_flops": 1e12,
+                        "mfu": 0.8,
+                        "pass_mfu": None,
+                    },
+                },
+                "memory_bytes": {"backbone.0": 500 + step, "encoder.0": None},
                 "activity_s": {"backbone": {"backbone": 0.3, "wait_receive": 0.1}},
                 "pool_in_use_bytes": 8,
                 "pool_bytes": 64,
@@ -113,9 +125,13 @@ def write_events(run: Path) -> None:
             codes = KINDS.index(kind), MODULES.index(module), WAITS.index(wait)
             span = (start * MS, end * MS, (end - start) * MS)
             file.append(*span, 0, 0, 0, -1, peer, 0, track, *codes, 0)
+        for kind, size in (("resident", RESIDENT[label]), ("shared", 30)):
+            codes = TRACKS.index("memory"), KINDS.index(kind)
+            file.append(100 * MS, 100 * MS, 0, 0, size, 0, -1, -1, 0, *codes, 0, 0, 0)
         file.close()
 
 
+RESIDENT = {"encoder.0": 400, "backbone.0": 520, "backbone.1": 700}
 # In sums of gradients backbone.1 came last, and to the reports encoder.0.
 WAITED = {
     ("encoder.0", "planner"): 0.003,
@@ -155,8 +171,20 @@ def test_a_page_says_what_the_files_of_a_run_say(tmp_path: Path) -> None:
         "backbone.0 waited for encoder.0 35.0% of its time",
         "Padding 50.0% in arrival order, 12.5% packed: in arrival order the rows would be 1.75",
         "96 B crossed the pool, which had at most 64 B",
+        "backbone.1 used the most memory: 700 B resident",
     ):
         assert any(said in finding for finding in page.findings), said
+    rows = page.figures["Memory of the ranks"]
+    assert {row["rank"]: row["bytes"] for row in rows if row["kind"] != "shared"} == RESIDENT
+    assert [row["mean"] for row in page.figures["Peak memory over the steps"]] == [500, 501, 502]
+    assert {row["what"] for row in page.figures["MFU"]} == {"all ranks", "encoder", "backbone"}
+    assert {row["what"] for row in page.figures["MFU in passes"]} == {"encoder"}
+    for title, encoder, backbone in (
+        ("Share of the model FLOPs", "20.0%", "80.0%"),
+        ("Share of time in its passes", "50.0%", "-"),
+    ):
+        cells = f"<td>{encoder}</td><td>{backbone}</td>"
+        assert f'<th scope="row">{title}</th>{cells}' in page.text
     rows = page.figures["Packed rows"]
     assert [(row["from"], row["count"]) for row in rows] == [(20, 3), (60, 3)]
     assert "<td>65 to 128: 1.50</td>" in page.text
@@ -186,6 +214,7 @@ def test_a_long_run_is_binned_and_keeps_its_extremes(tmp_path: Path) -> None:
 def test_the_layout_is_explained_as_long_as_it_is_that_of_the_run(tmp_path: Path) -> None:
     run, plan = started(tmp_path / "run"), tmp_path / "plan.json"
     write_logs(run, [4.0, 3.0])
+    write_events(run)
     assumed = PlannedRun.of(from_dict(run_tree(run, run.parent)))
     plan.write_text(dump_plan(plan_file(decoupled(1, 2), "", assumed)))
     layouts = [RunLayout(ranks=RankLayout.decoupled(1, n)) for n in (2, 3)]
@@ -205,6 +234,8 @@ def test_the_layout_is_explained_as_long_as_it_is_that_of_the_run(tmp_path: Path
         for said in page.findings
     )
     assert '<tr><th scope="row">Tokens/s</th><td>1,000,000</td><td>200</td></tr>' in page.text
+    assert "<td>58 GB of 81.6 GB</td><td>700 B resident</td>" in page.text
+    assert "The estimate is off by a factor of 2.0" in page.text
     # The run goes on in another layout.
     config = run_tree(run, run.parent, flow={"ranks": 2})
     run.joinpath("config.yaml").write_text(HEADER + dump(from_dict(config)))
@@ -252,6 +283,23 @@ def test_a_run_shows_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"{run / 'events'}: no events, and so no timeline" in capsys.readouterr().err
 
 
+def test_each_start_is_shown_with_its_end(tmp_path: Path) -> None:
+    run = started(tmp_path / "run")
+    write_events(run)  # In 2001-09-09 01:46:40.
+    ends = ("stopped by a signal", "failed: encoder.0 has died", None, "complete")
+    for minute, end in zip((45, 46, 47, 48), ends, strict=True):
+        with run.joinpath("ended").open("a") as file:
+            file.write(f"started 2001-09-09T01:{minute}:30+00:00\n" + (f"{end}\n" if end else ""))
+    page = reported(run, out=tmp_path / "page.html")
+    rows = re.findall(r'<th scope="row">(\d)</th>(.*?)</tr>', page.text)
+    assert [re.findall("<td>(.*?)</td>", cells) for _, cells in rows] == [
+        ["2001-09-09 01:45:30", "-", "-", "stopped by a signal"],
+        ["2001-09-09 01:46:30", "3", "-", "failed: encoder.0 has died"],
+        ["2001-09-09 01:47:30", "-", "-", "its launcher was killed"],
+        ["2001-09-09 01:48:30", "-", "-", "complete"],
+    ]
+
+
 def test_a_build_without_the_library_of_charts_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -275,6 +323,7 @@ def test_a_build_without_the_library_of_charts_says_so(
         ("layout.json", b"{}"),
         ("plan.json", b"{}"),
         ("ended", b"\xff"),
+        ("ended", b"started soon\n"),
     ],
 )
 def test_a_damaged_file_is_named(

@@ -30,7 +30,9 @@ def read_metrics(run: Path) -> Columns:
 
 
 def read_timing(run: Path) -> Columns:
-    """Speed and pool of each step, and seconds by `WORLD/GROUP`, from `timing.jsonl`.
+    """Speed, memory and pool of each step, and seconds by `WORLD/GROUP`, from `timing.jsonl`.
+
+    Figures of a module are `MODULE NAME`, and the peak memory of a rank is `memory RANK`.
 
     Raises:
         RunFileError: A line cannot be read.
@@ -94,6 +96,10 @@ def _of_timing(line: dict[str, Any]) -> dict[str, Any]:
     }
     for name in ("pool_in_use_bytes", "pool_bytes", "bytes_through_pool"):
         found[name] = line[name]
+    for module, figures in line.get("modules", {}).items():
+        found |= {f"{module} {name}": value for name, value in figures.items()}
+    for rank, size in line.get("memory_bytes", {}).items():
+        found[f"memory {rank}"] = size
     for world, seconds in line["activity_s"].items():
         for activity, spent in seconds.items():
             key = f"{world}/{group_of(activity)}"

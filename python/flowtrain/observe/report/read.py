@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.events import FOLDER, Account, read_accounts, read_run
+from flowtrain.events import FOLDER, Account, MemoryKind, read_accounts, read_memory, read_run
 from flowtrain.observe.report.columns import (
     Columns,
     read_evaluations,
@@ -25,7 +25,7 @@ from flowtrain.plan.plan_file import PlanFile
 from flowtrain.steps import CorrectionEvent
 from flowtrain.train.state.choice import ChosenLayout, read_choice, read_given_plan
 from flowtrain.train.state.corrections import read_corrections
-from flowtrain.train.state.ending import how_it_ended
+from flowtrain.train.state.ending import how_it_ended, read_starts
 from flowtrain.train.state.files import LOCK
 from flowtrain.train.state.logs import PLANS
 from flowtrain.train.state.run_folder import CONFIG, written_config
@@ -42,12 +42,14 @@ class ReportedRun:
     state: str
     """Whether it runs, or how it ended."""
     starts: Sequence[Start]
-    """Its starts, as far as they have events."""
+    """Its starts; the last one goes on, or ended as `state` says."""
     metrics: Columns
     timing: Columns
     evaluations: Columns
     accounts: Mapping[str, Account]
     """Time of each rank in the last attempt; empty without events."""
+    memory: Mapping[str, Mapping[MemoryKind, int]]
+    """Bytes of each rank by kind, at the end of its last step; empty without events."""
     waits: Waits | None
     """None without events."""
     timeline: Timeline | None
@@ -96,17 +98,19 @@ def _read(folder: Path, name: str, steps: range | None) -> ReportedRun:
     ranks = str(config.flow.rank_layout)
     metrics, timing = read_metrics(folder), read_timing(folder)
     accounts = {label: a for label, a in read_accounts(folder).items() if any(a.seconds.values())}
+    memory = read_memory(folder)
     waits, timeline = _of_events(folder, timing, steps)
     return ReportedRun(
         folder=folder,
         name=name,
         config=config,
         state=how_it_ended(folder) or f"{folder}: the run goes on",
-        starts=starts_of(read_run(folder)),
+        starts=starts_of(read_run(folder), read_starts(folder)),
         metrics=metrics,
         timing=timing,
         evaluations=read_evaluations(folder),
         accounts={label: accounts[label] for label in sorted(accounts, key=place_of)},
+        memory={label: memory[label] for label in sorted(memory, key=place_of)},
         waits=waits,
         timeline=timeline,
         lengths=read_lengths(folder, steps=len(metrics["step"])),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy
@@ -36,6 +36,7 @@ def over_steps(
     percent: bool = False,
     may_be_log: bool = False,
     height: int = 220,
+    colors: Mapping[str, str] | None = None,
 ) -> Spec | None:
     """Lines over steps, with bands from the least to the greatest value of a bin.
 
@@ -47,6 +48,7 @@ def over_steps(
         percent: Whether values are shares.
         may_be_log: Whether the axis is logarithmic if values span more than a factor of 30.
         height: Height in pixels.
+        colors: Colors of what is shown of one run, where other charts have it in the same ones.
 
     Returns:
         The chart; None if there is no value.
@@ -61,6 +63,8 @@ def over_steps(
     color: Spec = {"field": "run" if len(runs) > 1 else "what", "type": "nominal"}
     color["sort"] = runs if len(runs) > 1 else whats
     color["legend"] = LINE_LEGEND if max(len(runs), len(whats)) > 1 else None
+    if colors is not None and len(runs) == 1:
+        color["scale"] = {"domain": whats, "range": [colors[what] for what in whats]}
     encoding: Spec = {
         "x": axis("step", "~s", field="step"),
         "color": color,

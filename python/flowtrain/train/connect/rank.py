@@ -40,7 +40,7 @@ from flowtrain.train.ranks.membership import Membership
 from flowtrain.train.ranks.rank import Rank
 from flowtrain.train.state import atomic
 from flowtrain.train.state.checkpoint import latest, read_meta
-from flowtrain.train.state.ending import COMPLETE, failed, record_end
+from flowtrain.train.state.ending import COMPLETE, failed, record_end, record_start
 from flowtrain.train.state.logs import POOL
 from flowtrain.train.state.module import ModuleState
 from flowtrain.train.state.resume import check_model
@@ -183,7 +183,7 @@ class LoopRank:
         self.config = config = make()
         first = self._resources.enter_context(open_run(config, resume=resume, logs_steps=False))
         self._hosts = True
-        record_end(config.run, "")
+        record_start(config.run)
         host = JobHost(
             config.flow.chosen,
             first=first,

@@ -13,7 +13,7 @@ _SIZES = {"cpu": 512, "cuda": 8192}
 
 
 def job_peaks(layout: RankLayout, device: torch.device, dtype: torch.dtype) -> Peaks:
-    """Peak FLOP/s of the devices of a job. Ranks that share cores or a GPU share its peak.
+    """Peak FLOP/s of the devices of a job. Ranks that share devices share their peak evenly.
 
     Args:
         layout: Its ranks.
@@ -24,13 +24,11 @@ def job_peaks(layout: RankLayout, device: torch.device, dtype: torch.dtype) -> P
         available = available_cores() // torch.get_num_threads()
     else:
         available = torch.cuda.device_count()
-    one = peak_flops(device, dtype)
-
-    def of(ranks: int) -> float:
-        return min(ranks, max(1, available)) * one
-
+    ranks = len(layout.labels)
+    all_ranks = min(ranks, max(1, available)) * peak_flops(device, dtype)
     return Peaks(
-        all=of(len(layout.labels)), of={module: of(layout.ranks_of(module)) for module in MODULES}
+        all=all_ranks,
+        of={module: all_ranks * layout.ranks_of(module) / ranks for module in MODULES},
     )
 
 

@@ -16,7 +16,7 @@ from flowtrain.steps import StepPlan
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peaks:
-    """Peak FLOP/s of the ranks; ranks that share cores or a GPU share its peak."""
+    """Peak FLOP/s of the ranks; those that share devices share their peak evenly."""
 
     all: float
     """Of all ranks of the run."""

@@ -1,26 +1,39 @@
-"""How a run ended, for whoever looks at its folder later."""
+"""How each start of a run ended, for whoever looks at its folder later."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from flowtrain.config.checks import ConfigError
-from flowtrain.train.state import atomic
 from flowtrain.train.state.checkpoint import latest, read_meta
-from flowtrain.train.state.files import read_text
+from flowtrain.train.state.files import RunFileError, read_text
 from flowtrain.train.state.run_folder import lock_run, written_config
 
 COMPLETE = "complete"
+KILLED = "its launcher was killed"
 _FILE = "ended"
+_STARTED = "started "
 _WAY_OUT = "remove it; it says only how the run ended"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedStart:
+    """A start of a run, and how it ended."""
+
+    began: datetime | None
+    """None if an older FlowTrain has started it."""
+    end: str | None
+    """How it ended; None if it goes on, or its launcher was killed."""
 
 
 @contextmanager
 def recorded_end(run: Path) -> Iterator[None]:
-    """Write to `RUN/ended` how the block ended, in one line; it is empty until then."""
-    record_end(run, "")
+    """Append to `RUN/ended` that the run has started, and after the block, how it ended."""
+    record_start(run)
     text = COMPLETE
     try:
         yield
@@ -34,10 +47,36 @@ def recorded_end(run: Path) -> Iterator[None]:
         record_end(run, text)
 
 
+def record_start(run: Path) -> None:
+    """Append to `RUN/ended` that the run has started."""
+    record_end(run, f"{_STARTED}{datetime.now(UTC).isoformat(timespec='seconds')}")
+
+
 def record_end(run: Path, text: str) -> None:
-    """Write to `RUN/ended` how a run has ended; empty while it goes on."""
-    with suppress(OSError):  # The disk may be full, which is then what ends the run.
-        atomic.write_text(run / _FILE, f"{text}\n" if text else "")
+    """Append to `RUN/ended` how the run has ended, in one line."""
+    # The disk may be full, which is then what ends the run.
+    with suppress(OSError), run.joinpath(_FILE).open("a", encoding="utf-8") as file:
+        file.write(f"{text}\n")
+
+
+def read_starts(run: Path) -> list[RecordedStart]:
+    """The starts of a run, in their order.
+
+    Raises:
+        RunFileError: The file that tells them is damaged.
+    """
+    path, starts = run / _FILE, list[RecordedStart]()
+    for line in read_text(path, way_out=_WAY_OUT).splitlines() if path.exists() else ():
+        if line.startswith(_STARTED):
+            try:
+                at = datetime.fromisoformat(line.removeprefix(_STARTED))
+            except ValueError as error:
+                raise RunFileError(f"{path}: {error}; {_WAY_OUT}") from error
+            starts.append(RecordedStart(began=at, end=None))
+        else:
+            began = starts.pop().began if starts and starts[-1].end is None else None
+            starts.append(RecordedStart(began=began, end=line))
+    return starts
 
 
 def failed(reason: str) -> str:
@@ -56,14 +95,13 @@ def how_it_ended(run: Path) -> str | None:
     """
     try:
         with lock_run(run):
-            path = run / _FILE
-            text = read_text(path, way_out=_WAY_OUT).strip() if path.exists() else ""
+            starts = read_starts(run)
     except ConfigError:
         return None
     newest, config = latest(run), written_config(run)
     saved = 0 if newest is None else read_meta(newest).step + 1
     whole = "" if config is None else f" of {config.train.steps}"
-    text = text or "its launcher was killed"
+    text = (starts[-1].end if starts else None) or KILLED
     line = f"{run}: the run has ended: {text}; {saved}{whole} steps are saved"
     if text == COMPLETE:
         return line

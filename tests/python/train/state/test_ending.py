@@ -8,7 +8,7 @@ import pytest
 from support import run_tree
 
 from flowtrain.config import dump, from_dict
-from flowtrain.train.state.ending import how_it_ended, recorded_end
+from flowtrain.train.state.ending import how_it_ended, read_starts, record_start, recorded_end
 from flowtrain.train.state.run_folder import lock_run
 
 
@@ -42,3 +42,17 @@ def test_a_killed_launcher_is_told_from_one_that_runs(run: Path) -> None:
         assert how_it_ended(run) is None
     with recorded_end(run):
         assert "its launcher was killed; 0 of 4" in (how_it_ended(run) or "")
+
+
+def test_each_start_keeps_its_end(run: Path) -> None:
+    run.joinpath("ended").write_text("failed: an older FlowTrain\n")
+    with pytest.raises(ValueError, match="no space"), recorded_end(run):
+        raise ValueError("no space")
+    record_start(run)  # And is killed.
+    with recorded_end(run):
+        starts = read_starts(run)
+    assert [start.end for start in starts] == [
+        *("failed: an older FlowTrain", "failed: no space", None, None),
+    ]
+    assert [start.began is None for start in starts] == [True, False, False, False]
+    assert "has ended: complete; 0 of 4" in (how_it_ended(run) or "")

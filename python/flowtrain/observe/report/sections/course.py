@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 
 from flowtrain.cost.slow_shapes import lengths_of
 from flowtrain.observe.report.read import ReportedRun
@@ -47,12 +47,15 @@ def course(runs: Sequence[ReportedRun]) -> Section:
     for run in runs:
         if len(run.starts) > 1:
             table = Table(
-                ("start", "began (UTC)", "ranks", "steps"),
-                [_of_start(start) for start in run.starts],
+                ("start", "began (UTC)", "ranks", "steps", "how it ended"),
+                [
+                    (str(number), *_of_start(start, is_last=number == len(run.starts)))
+                    for number, start in enumerate(run.starts, 1)
+                ],
             )
             about = (
-                "Starts of the run with the steps that they ended, from the events that are kept; "
-                "steps after the last checkpoint are done again."
+                "Starts of the run: how they ended, and the steps that they did, from the events "
+                "that are kept. Steps after the last checkpoint are done again."
             )
             figures.append(Figure(f"Starts{of(run, runs)}", about, table))
         if run.corrections:
@@ -79,10 +82,11 @@ def course(runs: Sequence[ReportedRun]) -> Section:
     return Section("Course", "docs/report.md#course", (), figures)
 
 
-def _of_start(start: Start) -> tuple[str, ...]:
-    began = datetime.fromtimestamp(start.began_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+def _of_start(start: Start, *, is_last: bool) -> tuple[str, ...]:
+    began = start.began.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
     steps = f"{start.steps[0]} to {start.steps[-1]}" if start.steps else "-"
-    return str(start.number), began, str(start.ranks), steps
+    end = start.end or ("see above" if is_last else "-")
+    return began, str(start.ranks or "-"), steps, end
 
 
 def _count(run: ReportedRun, name: str, *, most: bool = False) -> str:

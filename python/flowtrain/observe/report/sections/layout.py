@@ -7,11 +7,15 @@ from collections.abc import Iterator, Sequence
 import numpy
 
 from flowtrain.config.layout import MODULES
+from flowtrain.events import ACTIVITY_OF_MODULE
 from flowtrain.observe.report.read import ReportedRun
 from flowtrain.observe.report.sections.names import of, said_of
-from flowtrain.observe.report.totals import mfu_of, tokens_per_s
+from flowtrain.observe.report.totals import mfu_of, peak_memory, tokens_per_s
 from flowtrain.pages.parts import Figure, Section, Table, duration, percent, size
 from flowtrain.plan.plan_file import PlanFile
+
+_MAX_OFF = 1.5
+"""A larger factor between estimate and measurement is said."""
 
 
 def layout(runs: Sequence[ReportedRun]) -> Section:
@@ -21,16 +25,18 @@ def layout(runs: Sequence[ReportedRun]) -> Section:
         findings.append(said_of(run, runs, _finding(run)))
         if run.choice is None and run.plan is None:
             missing.append(
-                f"Other layouts{of(run, runs)}: none was estimated, as the run gives its layout; "
-                "leave flow.ranks, flow.encoder_ranks and flow.backbone_ranks out, or see "
-                "`flowtrain plan`."
+                f"Other layouts{of(run, runs)}: none was estimated, as the run was given its "
+                "layout. Without flow.ranks, flow.encoder_ranks and flow.backbone_ranks, a run "
+                "chooses one from estimates. Or train a few steps in another layout, and compare: "
+                f"`flowtrain report {run.folder} RUN2`."
             )
         if run.plan is None:
             missing.append(f"Plan{of(run, runs)}: the run was not started with --plan.")
             continue
         about = (
             "What the plan of `flowtrain train --plan` expects, beside the mean over the steps of "
-            "the run. Its memory is an estimate: a run does not log that of its ranks."
+            "the run. Memory is that of the rank with the most: planned, what a module takes of "
+            "its device; measured, all that the rank took."
         )
         table = Table(("", "planned", "measured"), list(_beside(run, run.plan)))
         figures.append(Figure(f"Plan and run{of(run, runs)}", about, table))
@@ -51,6 +57,7 @@ def _finding(run: ReportedRun) -> str:
         if own.recompute != "none":
             text += f" with recompute {own.recompute}"
     measured = "" if (now := step_s(run)) is None else f" Measured: {duration(now)}, the median."
+    measured += _matched(run)
     chosen = run.choice
     if chosen is None:
         given = "the run" if run.plan is None else "its plan"
@@ -65,7 +72,30 @@ def _finding(run: ReportedRun) -> str:
             f" The next best, {chosen.next_best}, was estimated at "
             f"{duration(chosen.next_best_s)}: {percent(slower)} slower."
         )
+    if now is not None:
+        off = max(now / chosen.step_s, chosen.step_s / now)
+        if off > _MAX_OFF:
+            measured += (
+                f" The estimate is off by a factor of {off:.1f}: measure the next best, too."
+            )
     return text + measured
+
+
+def _matched(run: ReportedRun) -> str:
+    """Whether decoupled modules have as many ranks as they have work; empty if they share ranks."""
+    layout = run.config.flow.rank_layout
+    spent = {
+        module: sum(account.seconds.get(kind, 0.0) for account in run.accounts.values())
+        for module, kind in ACTIVITY_OF_MODULE.items()
+    }
+    if layout is None or layout.colocated or not all(spent.values()):
+        return ""
+    work = spent["encoder"] / sum(spent.values())
+    ranks = layout.encoder_ranks / (layout.encoder_ranks + layout.backbone_ranks)
+    return (
+        f" Of the time that ranks spent in passes, the encoder took {percent(work)}, and it has "
+        f"{percent(ranks)} of the ranks."
+    )
 
 
 def _beside(run: ReportedRun, file: PlanFile) -> Iterator[tuple[str, str, str]]:
@@ -87,4 +117,9 @@ def _beside(run: ReportedRun, file: PlanFile) -> Iterator[tuple[str, str, str]]:
     for module in plan.modules:
         memory = module.memory[module.fullest]
         limit = size(module.memory_bytes)
-        yield f"Memory of a rank of the {module.module}", f"{size(memory.total)} of {limit}", "-"
+        peak = peak_memory(run, (module.module, "colocated"))
+        yield (
+            f"Memory of a rank of the {module.module}",
+            f"{size(memory.total)} of {limit}",
+            "-" if peak is None else f"{size(peak[1])} {peak[2]}",
+        )
