@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy
 
+from flowtrain.events.codes import KINDS, MODULES, TRACKS, WAITS
 from flowtrain_core import FlowTrainError
 
 VERSION = 1
@@ -46,6 +47,13 @@ RECORD = numpy.dtype(
 """An event. Times are of the monotonic clock, which the processes of a host share. `own_ns` is
 without the events nested in it, and so is `cpu_ns`, in which the thread ran on a core. `step`,
 `index` and `peer` are -1 where there is none."""
+_CODES = {
+    "track": len(TRACKS),
+    "kind": len(KINDS),
+    "module": len(MODULES),
+    "wait": len(WAITS),
+}
+"""Fields that are codes, with the number of their values."""
 _PACK = struct.Struct("<QQQQQqihHBBBBB3x")
 _HEAD = struct.Struct("<8sIIQI")
 _COUNT_AT = 16
@@ -131,6 +139,12 @@ def read_events(path: Path) -> RankEvents:
     with path.open("rb") as file:
         header, count = _read_header(path, file.read(_START))
         records = numpy.fromfile(file, RECORD, count)
+    for name, known in _CODES.items():
+        if (bad := numpy.flatnonzero(records[name] >= known)).size:
+            raise EventsError(
+                f"{path}: record {bad[0]} has {name} {records[name][bad[0]]}, and there are "
+                f"{known}; read it with the FlowTrain that wrote it, or remove it if it is damaged"
+            )
     return RankEvents(
         label=header.label, attempts=header.attempts, sums=header.sums, records=records
     )

@@ -289,7 +289,7 @@ def test_each_start_is_shown_with_its_end(tmp_path: Path) -> None:
     ends = ("stopped by a signal", "failed: encoder.0 has died", None, "complete")
     for minute, end in zip((45, 46, 47, 48), ends, strict=True):
         with run.joinpath("ended").open("a") as file:
-            file.write(f"started 2001-09-09T01:{minute}:30+00:00\n" + (f"{end}\n" if end else ""))
+            file.write(f"started 2001-09-09 01:{minute}:30 +0000\n" + (f"{end}\n" if end else ""))
     page = reported(run, out=tmp_path / "page.html")
     rows = re.findall(r'<th scope="row">(\d)</th>(.*?)</tr>', page.text)
     assert [re.findall("<td>(.*?)</td>", cells) for _, cells in rows] == [
@@ -323,7 +323,7 @@ def test_a_build_without_the_library_of_charts_says_so(
         ("layout.json", b"{}"),
         ("plan.json", b"{}"),
         ("ended", b"\xff"),
-        ("ended", b"started soon\n"),
+        ("ended", b"started 2001-09-09 01:46:30\n"),
     ],
 )
 def test_a_damaged_file_is_named(

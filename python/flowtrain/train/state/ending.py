@@ -17,6 +17,7 @@ COMPLETE = "complete"
 KILLED = "its launcher was killed"
 _FILE = "ended"
 _STARTED = "started "
+_TIME = "%Y-%m-%d %H:%M:%S %z"
 _WAY_OUT = "remove it; it says only how the run ended"
 
 
@@ -49,7 +50,7 @@ def recorded_end(run: Path) -> Iterator[None]:
 
 def record_start(run: Path) -> None:
     """Append to `RUN/ended` that the run has started."""
-    record_end(run, f"{_STARTED}{datetime.now(UTC).isoformat(timespec='seconds')}")
+    record_end(run, f"{_STARTED}{datetime.now(UTC):{_TIME}}")
 
 
 def record_end(run: Path, text: str) -> None:
@@ -69,7 +70,7 @@ def read_starts(run: Path) -> list[RecordedStart]:
     for line in read_text(path, way_out=_WAY_OUT).splitlines() if path.exists() else ():
         if line.startswith(_STARTED):
             try:
-                at = datetime.fromisoformat(line.removeprefix(_STARTED))
+                at = datetime.strptime(line.removeprefix(_STARTED), _TIME)
             except ValueError as error:
                 raise RunFileError(f"{path}: {error}; {_WAY_OUT}") from error
             starts.append(RecordedStart(began=at, end=None))
