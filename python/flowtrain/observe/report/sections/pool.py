@@ -24,7 +24,7 @@ _MEMORY: tuple[tuple[str, str, dict[MemoryKind, str]], ...] = (
         "Resident set of the process of each rank, at most, with its weights, states, activations "
         "and libraries; and what of it is shared with other processes at its last step, as the "
         "pool is. Processes of data workers are not in it.",
-        {"resident": "resident set", "shared": "shared"},
+        {"resident": "resident set, peak", "shared": "of it shared"},
     ),
 )
 
@@ -61,7 +61,10 @@ def pool(runs: Sequence[ReportedRun]) -> Section:
         for name, said in (("pool_bytes", "size of the pool"), ("bytes_through_pool", "crossed it"))
     ]
     if chart := over_steps(lines, "bytes", height=180):
-        about = "Size of all segments at the update of a step, and bytes that crossed in the step."
+        about = (
+            "Size of all segments at the update of a step, and bytes that crossed since the update "
+            "before, also in an evaluation between them."
+        )
         figures.append(Figure("Pool over the steps", about, chart, wide=False))
     in_use = [
         Line(
