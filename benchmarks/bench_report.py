@@ -210,6 +210,7 @@ def main() -> None:
         page_mb = run.joinpath("report.html").stat().st_size / 1e6
     if not given.json:
         print(told, end="")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     result = {
         "bench": "report",
         "run": "synthetic",
@@ -217,7 +218,8 @@ def main() -> None:
         "ranks": len(LAYOUT.labels),
         "folder_mb": round(logs / 1e6, 1),
         "seconds": round(seconds, 2),
-        "peak_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1000,
+        "cpu_seconds": round(used.ru_utime + used.ru_stime, 2),
+        "peak_mb": used.ru_maxrss // 1000,
         "page_mb": round(page_mb, 2),
         "is_within": seconds <= LIMIT_S and page_mb <= LIMIT_MB,
     }

@@ -243,6 +243,7 @@ def test_the_layout_is_explained_as_long_as_it_is_that_of_the_run(tmp_path: Path
     assert any(
         "Layout colocated 2" in said and "given by the run" in said for said in page.findings
     )
+    assert "Its first steps had backbone ranks; the speed is of all steps." in page.findings
     assert "Plan and run" not in page.figures
 
 

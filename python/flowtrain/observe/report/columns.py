@@ -56,8 +56,11 @@ def _columns(path: Path, pick: Callable[[dict[str, Any]], Mapping[str, Any]]) ->
     for count, line in enumerate(lines_of(path, growing=True), 1):
         try:
             for name, value in pick(line).items():
-                column = found.setdefault(name, array("d"))
-                _fill(column, count - 1)
+                column = found.get(name)
+                if column is None:
+                    column = found[name] = array("d")
+                if len(column) < count - 1:
+                    _fill(column, count - 1)
                 column.append(math.nan if value is None else value)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise no_line(path, count, repr(error)) from error

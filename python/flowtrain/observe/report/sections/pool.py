@@ -42,7 +42,8 @@ def pool(runs: Sequence[ReportedRun]) -> Section:
         for run in used
     ]
     missing = [
-        f"Pool{of(run, runs)}: no record crossed it, as each rank reads what it has encoded."
+        f"Pool{of(run, runs)}: no record crossed it; each rank read what it has encoded itself, "
+        "or no sample has an image."
         for run in runs
         if run not in used and len(run.timing["step"])
     ]

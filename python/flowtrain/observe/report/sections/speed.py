@@ -83,6 +83,10 @@ def speed(runs: Sequence[ReportedRun]) -> Section:
             )
     if any(len(numpy.unique(run.timing["peak_flops"])) > 1 for run in timed):
         findings.append("The peak changed where a run was resumed; MFU is of that of each step.")
+    for run in timed:
+        if before := _worlds_before(run):
+            text = f"its first steps had {' and '.join(before)} ranks; the speed is of all steps."
+            findings.append(said_of(run, runs, text))
     return Section("Speed", "docs/report.md#speed", findings, figures, missing)
 
 
@@ -104,11 +108,20 @@ def _modules(totals: Mapping[tuple[str, ModuleName], ModuleTotals], *, several: 
 
 
 def _finding(run: ReportedRun) -> str:
+    steps = len(run.timing["step"])
     return (
-        f"{tokens_per_s(run):,.0f} tokens/s over {len(run.timing['step']):,} steps, and an MFU "
+        f"{tokens_per_s(run):,.0f} tokens/s over {steps:,} step{'s' * (steps > 1)}, and an MFU "
         f"of {percent(mfu_of(run))} of a peak of {_flops(run.timing['peak_flops'][-1])} for "
         "all ranks together."
     )
+
+
+def _worlds_before(run: ReportedRun) -> list[str]:
+    """Worlds that had steps of the run, and are not in its layout any more."""
+    layout = run.config.flow.rank_layout
+    present = set() if layout is None else {world.name for world in layout.worlds}
+    logged = dict.fromkeys(name.partition("/")[0] for name in run.timing if "/" in name)
+    return [world for world in logged if world not in present]
 
 
 def _of_modules(timed: Sequence[ReportedRun], name: str) -> Iterator[Line]:
