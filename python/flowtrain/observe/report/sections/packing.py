@@ -72,9 +72,14 @@ def _finding(run: ReportedRun) -> str:
     slow, balanced = run.mean("arrival dist_ratio"), run.mean("packed dist_ratio")
     assert before is not None and after is not None
     times = (1 - after) / (1 - before) if before < 1 else float("inf")
-    return (
+    text = (
         f"padding {percent(before)} in arrival order, {percent(after)} packed: in "
-        f"arrival order the rows would be {times:.2f} times as long. Ranks with the backbone would "
-        f"wait {percent(slow)} of a step for the slowest, and packed {percent(balanced)}; no "
-        f"schedule is more than {percent(run.mean('gap'))} better."
+        f"arrival order the rows would be {times:.2f} times as long."
     )
+    if slow or balanced:  # There are several ranks with the backbone.
+        text += (
+            f" Ranks with the backbone would wait {percent(slow)} of a step for the slowest, and "
+            f"packed {percent(balanced)}; no schedule is more than {percent(run.mean('gap'))} "
+            "better."
+        )
+    return text
