@@ -59,7 +59,7 @@ def packing(runs: Sequence[ReportedRun]) -> Section:
         fill = tokens.rows.mean() / limit
         about = (
             f"Tokens of the rows that they became: in the mean {fill:.0%} of the dashed line, "
-            f"train.microbatch_tokens = {limit:,}."
+            f"train.microbatch_tokens = {limit:,}, up to which no row is padded."
         )
         chart = histogram({"rows": tokens.rows}, title="tokens of a packed row", limit=limit)
         figures.append(Figure(f"Packed rows{of(run, runs)}", about, chart, wide=False))
