@@ -292,7 +292,8 @@ def test_a_report_has_the_figures_of_the_summary(
     assert {row["what"] for row in pages[bounded].figures["Loss"]} == {"training", "held-out"}
     # The run was started twice, and its logs go on.
     text = pages[bounded].text
-    assert re.findall(r"<td>3</td><td>(\d+ to \d+)</td></tr>", text) == ["0 to 3", "4 to 5"]
+    starts = re.findall(r"<td>3</td><td>(\d+ to \d+)</td><td>complete</td></tr>", text)
+    assert starts == ["0 to 3", "4 to 5"]
     assert len(pages[colocated].figures["Loss"]) == 4
 
 

@@ -98,6 +98,13 @@ def test_a_file_that_cannot_be_read_or_grow_is_named(tmp_path: Path) -> None:
         read_events(path)
     path.unlink()
     file = opened(path)
+    for value, kind in enumerate((1, 200)):
+        put(file, value, kind=kind)
+    file.close()
+    with pytest.raises(EventsError, match=rf"{re.escape(str(path))}: record 1 has kind 200, and"):
+        read_events(path)
+    path.unlink()
+    file = opened(path)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:

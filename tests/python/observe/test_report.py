@@ -284,6 +284,25 @@ def test_a_run_shows_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"{run / 'events'}: no events, and so no timeline" in capsys.readouterr().err
 
 
+def test_memory_of_a_gpu_goes_before_that_of_the_process(tmp_path: Path) -> None:
+    run = started(tmp_path / "run")
+    attempt = Attempt(number=0, pid=1, clock_offset_ns=0)
+    file = EventFile(path_of(run, "encoder.0"), "encoder.0", attempt, keep_steps=9)
+    sizes = {"resident": 900, "shared": 30, "allocated": 500, "reserved": 600}
+    for step in range(2):
+        for kind, size in sizes.items():
+            codes = TRACKS.index("memory"), KINDS.index(kind)
+            file.append(MS, MS, 0, 0, size * (step + 1), step, -1, -1, 0, *codes, 0, 0, 0)
+    file.close()
+    page = reported(run, out=tmp_path / "page.html")
+    assert "encoder.0 used the most memory: 1 kB allocated on its GPU." in page.findings
+    for title, found in (
+        ("Memory of the GPUs", [1200, 1000]),
+        ("Memory of the ranks", [1800, 60]),
+    ):
+        assert [row["bytes"] for row in page.figures[title]] == found
+
+
 def test_each_start_is_shown_with_its_end(tmp_path: Path) -> None:
     run = started(tmp_path / "run")
     write_events(run)  # In 2001-09-09 01:46:40.
