@@ -1,4 +1,4 @@
-"""Pages of `flowtrain report`, read as a program."""
+"""Pages with charts, read as a program."""
 
 from __future__ import annotations
 

@@ -55,13 +55,16 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--policy", default="all", help="'all', or comma-separated names")
     parser.add_argument("--samples", type=int, default=1024, help="number of samples of a preset")
     parser.add_argument("--seed", type=int, default=0, help="seed of a preset")
-    parser.add_argument("--plot", type=Path, help="write a plot to this file; needs matplotlib")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE.html", help="write a page with charts to this file"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object per policy")
-    parser.set_defaults(run=run_pack, extra="pack")
+    parser.set_defaults(run=run_pack, extra="train")
 
 
 def run_pack(given: argparse.Namespace) -> int:
     from flowtrain.packing.compare import compare, steps_of
+    from flowtrain.packing.table import COLUMNS, cells
 
     work = _samples(given)
     if work.bad:
@@ -90,23 +93,22 @@ def run_pack(given: argparse.Namespace) -> int:
         f"{work.name}: {len(steps)} x {len(steps[0])} samples on {given.ranks} ranks x {slots} "
         f"microbatches of {given.max_tokens} tokens"
     )
+    dropped = _dropped(work, steps, given.max_tokens)
     if given.json:
         for row in rows:
-            print(json.dumps({name: getattr(row, name) for name in _COLUMNS}))
+            print(json.dumps({name: getattr(row, name) for name in COLUMNS}))
     else:
-        print(title + _dropped(work, steps, given.max_tokens))
-        print("".join(f"{title:>{width}}" for title, width, _ in _COLUMNS.values()))
-        for row in rows:
-            print(
-                "".join(
-                    f"{format(getattr(row, name), style):>{width}}"
-                    for name, (_, width, style) in _COLUMNS.items()
-                )
-            )
+        print(title + dropped)
+        table = [[head for head, _ in COLUMNS.values()], *map(cells, rows)]
+        widths = [max(map(len, column)) + 2 for column in zip(*table, strict=True)]
+        for line in table:
+            print("".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)))
     if given.plot:
-        from flowtrain.packing.plot import plot_comparison
+        from flowtrain.packing.page import comparison_page
+        from flowtrain.pages import write_page
 
-        plot_comparison(rows, given.plot, title=title)
+        page = comparison_page(work, steps, rows, title + dropped)
+        print(write_page(page, given.plot, option="--plot"), file=sys.stderr)
     return 0
 
 
@@ -138,18 +140,3 @@ def _dropped(work: Workload, steps: list[Any], cap: int) -> str:
     if above:
         parts.append(f"{above} above --max-tokens, up to {work.tokens.max()} tokens")
     return f"; dropped samples: {', '.join(parts)}" if parts else ""
-
-
-# Field: title, width, format.
-_COLUMNS = {
-    "policy": ("policy", 26, "s"),
-    "waiting": ("waiting", 10, ".2%"),
-    "gap": ("gap", 10, ".3%"),
-    "dist_ratio": ("dist", 8, ".4f"),
-    "encoder_dist_ratio": ("encoder", 9, ".4f"),
-    "pad_ratio": ("pad", 8, ".4f"),
-    "max_over_mean": ("max/mean", 10, ".4f"),
-    "fill": ("fill", 8, ".3f"),
-    "microbatches": ("slots", 7, "d"),
-    "milliseconds": ("ms", 10, ".2f"),
-}

@@ -25,6 +25,7 @@ class Comparison:
 
     Attributes:
         policy: Its name.
+        step_time: Lock-step time over that of ranks which never wait.
         waiting: Share of the ranks' lock-step time spent waiting for the slowest rank.
         gap: Lock-step time divided by its proven bound, minus 1.
         dist_ratio: Backbone: mean over slots of 1 - mean / max over ranks.
@@ -34,10 +35,11 @@ class Comparison:
         fill: Tokens divided by the tokens that fit.
         microbatches: Maximum slots of a rank.
         milliseconds: Median time to schedule a step.
-        loads: Backbone cost of the bins of the first step, shape [microbatches, ranks].
+        first: The schedule of the first step.
     """
 
     policy: str
+    step_time: float
     waiting: float
     gap: float
     dist_ratio: float
@@ -47,7 +49,7 @@ class Comparison:
     fill: float
     microbatches: int
     milliseconds: float
-    loads: numpy.ndarray
+    first: Assignment
 
 
 def steps_of(
@@ -167,6 +169,7 @@ def _summary(policy: str, plans: Sequence[Assignment], times: Sequence[float]) -
 
     return Comparison(
         policy=policy,
+        step_time=mean([1 / plan.efficiency for plan in plans]),
         waiting=mean([1 - plan.efficiency for plan in plans]),
         gap=mean([plan.gap for plan in plans]),
         dist_ratio=mean([plan.dist_ratio for plan in plans]),
@@ -176,5 +179,5 @@ def _summary(policy: str, plans: Sequence[Assignment], times: Sequence[float]) -
         fill=mean([plan.fill for plan in plans]),
         microbatches=max(plan.microbatches for plan in plans),
         milliseconds=statistics.median(times),
-        loads=plans[0].loads,
+        first=plans[0],
     )

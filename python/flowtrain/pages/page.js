@@ -22,10 +22,13 @@
       legend: { labelColor: text, titleColor: soft, labelFontSize: 11, symbolType: "square" },
       text: { color: text },
       rule: { color: soft },
+      tick: { color: text },
       range: {
         category: dark.matches
-          ? ["#6db3f2", "#f5a25d", "#5ec9a7", "#d69bf0", "#f27d7d", "#d8c04f", "#9fb0c3"]
-          : ["#1f6fb2", "#d9661f", "#1d8a67", "#8a4fb5", "#c23b3b", "#96800f", "#5b6b7d"],
+          ? ["#6db3f2", "#f5a25d", "#5ec9a7", "#d69bf0", "#f27d7d", "#d8c04f", "#9fb0c3",
+            "#f29cc2", "#8fd0e0"]
+          : ["#1f6fb2", "#d9661f", "#1d8a67", "#8a4fb5", "#c23b3b", "#96800f", "#5b6b7d",
+            "#c2508b", "#2f8fa3"],
       },
     };
   };

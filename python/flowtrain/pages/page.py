@@ -16,6 +16,7 @@ from flowtrain.pages.parts import Figure, Section, Table
 from flowtrain_core import FlowTrainError
 
 VEGA = "vega.js"
+_LONG = 60  # Letters of a cell that is given more space.
 # Vega compiles its expressions. Nothing may be asked of anywhere.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
@@ -147,12 +148,17 @@ def _table(table: Table) -> str:
     rows = "".join(
         f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
         for first, *others in table.rows
-        for cells in ["".join(f"<td>{_text(cell)}</td>" for cell in others)]
+        for cells in ["".join(map(_cell, others))]
     )
     return (
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
+
+
+def _cell(text: str) -> str:
+    long = " class='long'" if len(text) > _LONG else ""
+    return f"<td{long}>{_text(text)}</td>"
 
 
 def _text(text: str) -> str:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from report_pages import Page
 
 from flowtrain.cli.main import main
 from flowtrain_core.packing import POLICIES
@@ -114,11 +115,34 @@ def test_enough_slots_are_used_if_no_two_samples_share_a_microbatch(
     assert json.loads(capsys.readouterr().out)["microbatches"] == 4
 
 
-def test_a_plot_is_written(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "packed.png"
-    assert (
-        main(["pack", "video", "--ranks", "8", "--max-tokens", "26000", "--plot", str(picture)])
-        == 0
+def test_a_page_shows_the_waits_that_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, out = write_trace(tmp_path / "lengths.jsonl"), tmp_path / "page.html"
+    command = ["pack", str(trace), "--ranks", "4", "--max-tokens", "2000", "--json", "--plot"]
+    policies = ["--policy", "arrival,longest-first"]
+    assert main([*command, str(out), *policies]) == 0
+    rows = {row["policy"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    page = Page.read(out)
+    assert all(link.startswith("#") for link in page.fetched)
+    for policy, name in (("arrival", "arrival order"), ("longest-first", "longest-first")):
+        spans = page.figures[f"The first step in time: {name}"]
+        lengths = {"computing": 0.0, "waiting for the slowest rank": 0.0}
+        for rank in range(4):
+            own = [span for span in spans if span["rank"] == f"rank {rank}"]
+            own.sort(key=lambda span: span["from"])
+            ends = [0.0, *(span["to"] for span in own)]
+            assert [span["from"] for span in own] == ends[:-1]
+            for span in own:
+                lengths[span["part"]] += span["to"] - span["from"]
+        computing, waiting = lengths.values()
+        assert computing / 4 == pytest.approx(1, abs=1e-3)
+        assert waiting / (computing + waiting) == pytest.approx(rows[policy]["waiting"], abs=1e-3)
+    (bar,) = (
+        row["length"]
+        for row in page.figures["Time of a step"]
+        if (row["bar"], row["part"]) == ("arrival", "waiting")
     )
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert bar == pytest.approx(rows["arrival"]["waiting"] / (1 - rows["arrival"]["waiting"]))
+    assert main([*command, str(tmp_path / "nowhere" / "page.html")]) == 2
+    assert "--plot" in capsys.readouterr().err

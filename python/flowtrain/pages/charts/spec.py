@@ -37,6 +37,14 @@ def rows_of(field: str, names: Sequence[str], title: str | None = None) -> Spec:
     return {"field": field, "type": "nominal", "sort": list(names), "title": title, "axis": limit}
 
 
+def columns(width: int, *, most: int) -> Spec:
+    """Columns of a legend, each of so many pixels.
+
+    They follow the width of the place: that of the plot depends on the size of the legend itself.
+    """
+    return {"expr": f"clamp(floor((containerSize()[0] - 60 + 0 * width) / {width}), 2, {most})"}
+
+
 LINE_LEGEND = {
     "title": None,
     "orient": "top",
@@ -44,6 +52,18 @@ LINE_LEGEND = {
     "symbolType": "stroke",
     "symbolOpacity": 1,
     "symbolStrokeWidth": 2,
-    "columns": {"expr": "clamp(floor(width / 120), 2, 8)"},
+    "columns": columns(120, most=8),
 }
 """Legend of lines, with the colors of the lines and not of the bands."""
+
+
+def parts_legend(names: Sequence[str]) -> Spec | None:
+    """Legend of the parts of a whole, with as many columns as there is space for; None of one."""
+    if len(names) < 2:
+        return None
+    return {"title": None, "orient": "top", "columns": columns(115, most=8)}
+
+
+def row_heights(count: int, row: int) -> int:
+    """Height of a chart with so many rows; many are lower."""
+    return max(count, 1) * (row if count <= 16 else min(row, 16))

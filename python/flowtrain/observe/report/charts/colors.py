@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowtrain.observe.report.groups import GROUPS
-from flowtrain.pages.charts.spec import Spec
+from flowtrain.pages.charts.spec import Spec, columns
 
 # Passes in blues and greens, what joins the ranks in greys, waits in reds and yellows: they are
 # told apart in light and dark, and by the color-blind.
@@ -36,6 +36,6 @@ def by_group(present: Sequence[str]) -> Spec:
         "legend": {
             "title": None,
             "orient": "bottom",
-            "columns": {"expr": "clamp(floor(width / 125), 2, 6)"},
+            "columns": columns(125, most=6),
         },
     }
