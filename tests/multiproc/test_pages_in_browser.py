@@ -1,4 +1,4 @@
-"""Pages of `flowtrain report` in headless Chromium: what it draws, and what it complains of."""
+"""Pages with charts in headless Chromium: what it draws, and what it complains of."""
 
 from __future__ import annotations
 
@@ -34,7 +34,14 @@ const wait = setInterval(() => {
       "svg .mark-rect path, svg .mark-line path, svg .mark-area path, svg .mark-symbol path"
     ).length,
   ]);
+  const outside = (text) => {
+    const [own, svg] = [text, text.closest("svg")].map((each) => each.getBoundingClientRect());
+    return own.width && (own.top < svg.top - 2 || own.bottom > svg.bottom + 2
+      || own.left < svg.left - 2 || own.right > svg.right + 2);
+  };
   const measured = {
+    cut: [...document.querySelectorAll("[data-chart] svg text")].filter(outside)
+      .map((text) => text.textContent),
     marks, width: innerWidth, needed: root.scrollWidth,
     ground: getComputedStyle(document.body).backgroundColor,
   };
@@ -50,7 +57,7 @@ FRAME = """<!doctype html><meta charset="utf-8"><pre id="measured"></pre>
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
+def report(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     """A page on two runs, each with evaluations."""
     folder = tmp_path_factory.mktemp("browser")
     layouts = {"decoupled": {"encoder_ranks": 1, "backbone_ranks": 2}, "colocated": {"ranks": 2}}
@@ -59,6 +66,28 @@ def page(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
         trained(run_tree(folder / name, data, flow=flow, eval=held_out))
     assert main(["report", *(str(folder / name) for name in layouts)]) == 0
     return folder / "decoupled" / "report.html"
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page on all policies, with more ranks than it shows."""
+    page = tmp_path_factory.mktemp("browser") / "packed.html"
+    words = ["--ranks", "48", "--max-tokens", "26000", "--samples", "4096"]
+    assert main(["pack", "video", *words, "--plot", str(page)]) == 0
+    return page
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
+    """A page on the plan of a small model."""
+    page = tmp_path_factory.mktemp("browser") / "planned.html"
+    words = ["--cluster", "1x4xH100", "--workload", "native", "--gpus", "2..4"]
+    assert main(["plan", "--model", str(data / "model"), *words, "--plot", str(page)]) == 0
+    return page
+
+
+PAGES = {"report": 15, "packed": 8, "planned": 5}
+"""Charts that each has at least."""
 
 
 def with_script(page: Path, script: str) -> str:
@@ -92,19 +121,25 @@ def opened(page: Path, folder: Path, *, width: int, dark: bool) -> tuple[dict[st
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1400])
-def test_a_browser_draws_every_chart(width: int, dark: bool, page: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", PAGES)
+def test_a_browser_draws_every_chart(
+    name: str, width: int, dark: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    page: Path = request.getfixturevalue(name)
+    assert page.stat().st_size < 5e6
     measured, console = opened(page, tmp_path, width=width, dark=dark)
     assert console == [], "\n".join(console)
-    assert len(measured["marks"]) >= 15
+    assert len(measured["marks"]) >= PAGES[name]
     assert [title for title, count in measured["marks"] if not count] == []
+    assert measured["cut"] == []
     assert measured["width"] == width
     assert measured["needed"] <= width
     assert (measured["ground"] == "rgb(255, 255, 255)") != dark
 
 
-def test_a_page_that_asks_for_something_is_found(page: Path, tmp_path: Path) -> None:
+def test_a_page_that_asks_for_something_is_found(packed: Path, tmp_path: Path) -> None:
     asking = tmp_path / "asking.html"
     ask = '<script>fetch("http://127.0.0.1:9/")</script>'
-    asking.write_text(with_script(page, ask))
+    asking.write_text(with_script(packed, ask))
     _, console = opened(asking, tmp_path, width=1400, dark=False)
     assert any("Content Security Policy" in line for line in console)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,9 @@ def add_parser(commands: Any) -> None:
         "--check", type=Path, metavar="run.yaml", help="what the layout of this run would cost"
     )
     parser.add_argument(
+        "--plot", type=Path, metavar="FILE.html", help="write a page with charts to this file"
+    )
+    parser.add_argument(
         "--gpus", metavar="LOW..HIGH", help="the best plans of other numbers of GPUs too"
     )
     parser.add_argument(
@@ -141,6 +145,11 @@ def run(given: argparse.Namespace) -> int:
     )
     if given.out is not None:
         given.out.write_text(dump_plan(plan))
+    if given.plot is not None:
+        from flowtrain.pages import write_page
+        from flowtrain.plan.report import answer_page
+
+        print(write_page(answer_page(answer), given.plot, option="--plot"), file=sys.stderr)
     exported = None if given.export is None else export(given, plan)
     if given.json:
         tree = answer_tree(answer)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # Options of a search, for which --from has no use.
 _SEARCHES = (
     *("overrides", "model", "cluster", "workload", "profile", "lora", "offload", "fix"),
-    *("only_run", "check", "gpus", "sensitivity", "explain", "out"),
+    *("only_run", "check", "gpus", "sensitivity", "explain", "out", "plot"),
 )
 
 

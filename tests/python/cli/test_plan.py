@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from report_pages import Page
 from support import one_thread, run_tree
 
 from flowtrain.cli.main import main
@@ -54,7 +55,9 @@ def test_a_run_trains_with_the_plan_that_was_made_for_it(
     # The times of the small model in the two modes differ by less than 1 %.
     runs = ["--only-run", "--fix", "mode=colocated"]
     assert asked(capsys, "run.yaml", *runs)["larger"] is None  # A run has one host.
-    assert main(["plan", "run.yaml", *PLAN, *runs, "--out", "plan.json"]) == 0
+    written = ["--out", "plan.json", "--plot", "plan.html"]
+    assert main(["plan", "run.yaml", *PLAN, *runs, *written]) == 0
+    assert "Memory of a rank" in Page.read(Path("plan.html")).figures
     printed = capsys.readouterr().out
     assert "model on 1x2xH100, 2 GPUs; 512 samples a step from lengths\n" in printed
     assert "microbatches of up to 8192 tokens" in printed

@@ -8,7 +8,7 @@ from textwrap import wrap
 from flowtrain.cost.topology import Link
 from flowtrain.plan.cluster import Cluster, NodeGroup
 from flowtrain.plan.report.answer import Answer
-from flowtrain.plan.report.text import MODEL_ERROR
+from flowtrain.plan.report.step import MODEL_ERROR
 from flowtrain.plan.report.words import MFU_CONVENTION
 from flowtrain.plan.result import MOST_SIMULATED
 

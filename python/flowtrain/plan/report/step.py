@@ -8,6 +8,10 @@ from flowtrain.plan.result import MOST_SIMULATED, Plan, PlanReport
 ROUNDING = 1e-9
 """Share below which steps are the same."""
 
+MODEL_ERROR = 0.02
+"""Differences of steps below this share are not told apart. It is the mean error of a step that is
+estimated from times that were just measured; from data sheets it is larger."""
+
 
 def proof(report: PlanReport) -> str:
     """The distance of the shown plan from the proven minimum."""
@@ -30,8 +34,8 @@ def _simulated(report: PlanReport) -> str:
     return f"{report.simulated}, but not {below} (limit: {MOST_SIMULATED})"
 
 
-def step_parts(plan: Plan) -> str:
-    """Parts of the time of a step of mean samples."""
+def step_parts(plan: Plan) -> dict[str, float]:
+    """Seconds of a step of mean samples, by what they are spent on; they add up to the step."""
     *encoders, backbone = plan.modules
     updates = [module.update_s for module in plan.modules]
     apart = plan.mode == "disaggregated"
@@ -47,5 +51,10 @@ def step_parts(plan: Plan) -> str:
     if apart:
         # The first rows and the last gradients of encoders, which may be of different ones.
         parts["encoders before and behind it"] = plan.step_s - sum(parts.values())
-    shown = [f"{name} {milliseconds(time_s)}" for name, time_s in parts.items() if time_s > 0]
+    return {name: time_s for name, time_s in parts.items() if time_s > 0}
+
+
+def step_text(plan: Plan) -> str:
+    """The parts in words."""
+    shown = [f"{name} {milliseconds(time_s)}" for name, time_s in step_parts(plan).items()]
     return f"{milliseconds(plan.step_s)} ms: {', '.join(shown)}"
