@@ -1,0 +1,1 @@
+"""Pictures of the README, as Vega-Lite specifications of a fixed width."""
