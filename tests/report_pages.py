@@ -41,7 +41,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
         self.fetched += [v or "" for k, v in attrs if k in ("src", "href", "srcset", "action")]
-        if tag == "meta":  # It has no end.
+        if tag in ("meta", "img"):  # They have no end.
             return
         self._inside.append(given.get("class") or given.get("id") or tag)
         self._said = ""

@@ -39,3 +39,13 @@ def test_decoupled_steps_have_the_losses_of_the_colocated_run_that_they_begin(
     assert main(["top", str(tmp_path / "run")]) == 0
     assert "the run has ended: complete; 4 of 4 steps are saved" in capsys.readouterr().err
     assert [step["lr"] for step in again] == [step["lr"] for step in steps[:3]]
+
+    reading = demo.read_heldout(tmp_path / "run" / "final", tmp_path / "heldout.jsonl")
+    truths = {
+        strip["messages"][-1]["content"]: tmp_path.joinpath(*strip["images"]).read_bytes()
+        for strip in read_log(tmp_path / "heldout.jsonl")
+    }
+    assert {strip.expected: strip.png for strip in reading.strips} == truths
+    assert reading.digits == sum(map(len, truths))
+    wrong = sum(demo.edit_distance(strip.expected, strip.read) for strip in reading.strips)
+    assert reading.accuracy == 1 - wrong / reading.digits

@@ -24,14 +24,26 @@ def add_parser(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     with progress.bar("loading PyTorch"):
+        from rich.console import Console
+
+        from flowtrain.observe.report import write_report
+        from flowtrain.observe.strips import show_strips
+        from flowtrain.pages import PageError
         from flowtrain.train.demo import demo
         from flowtrain.train.launch.run import SUMMARY
+        from flowtrain.train.state.strips import read_strips
 
         summary = demo(given.out, given.overrides, keep_data=given.keep_data)
+    folder = Path(summary["run"])
+    show_strips(read_strips(folder), Console())
     print(packing_line(summary))
     print(decoupled_line(summary))
     print(heldout_line(summary))
     given.out.joinpath(SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+    try:
+        print(write_report([folder], folder / "report.html"))
+    except (PageError, OSError) as error:  # The model is trained, and the lines above say how.
+        print(f"no report: {error}")
     if not shows_text(json_wanted=given.json):
         print(json.dumps(summary))
     return 0

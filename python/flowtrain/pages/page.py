@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -12,7 +13,7 @@ from typing import Any
 
 from flowtrain import __version__
 from flowtrain.pages.charts.spec import Spec
-from flowtrain.pages.parts import Figure, Section, Table
+from flowtrain.pages.parts import Figure, Pictures, Section, Table
 from flowtrain_core import FlowTrainError
 
 VEGA = "vega.js"
@@ -133,6 +134,8 @@ def _figure(figure: Figure, section: Section, charts: list[Spec], *, wide: bool)
     width = "wide" if wide else "half"
     if isinstance(figure.content, Table):
         content = _table(figure.content)
+    elif isinstance(figure.content, Pictures):
+        content = _pictures(figure.content)
     else:
         content = f'<div class="chart" data-chart="{len(charts)}"></div>'
         charts.append(figure.content)
@@ -141,6 +144,15 @@ def _figure(figure: Figure, section: Section, charts: list[Spec], *, wide: bool)
         f"<h3>{escape(figure.title)}</h3><p>{_text(figure.about)} "
         f"<cite>{escape(section.doc)}</cite></p></figcaption>{content}</figure>"
     )
+
+
+def _pictures(pictures: Pictures) -> str:
+    shown = "".join(
+        f'<div><img src="data:image/png;base64,{b64encode(each.png).decode()}" '
+        f'alt="{escape(each.caption)}"><span>{_text(each.caption)}</span></div>'
+        for each in pictures.shown
+    )
+    return f'<div class="pictures">{shown}</div>'
 
 
 def _table(table: Table) -> str:

@@ -17,13 +17,28 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class Picture:
+    """An image, with a line below it."""
+
+    png: bytes
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """Small images, enlarged."""
+
+    shown: Sequence[Picture]
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart or a table, with what it means."""
+    """A chart, a table, or pictures, with what it means."""
 
     title: str
     about: str
     """The meaning of the figure, in a sentence or two."""
-    content: Spec | Table
+    content: Spec | Table | Pictures
     wide: bool = True
     """Whether it takes the whole width; two of the others may be side by side."""
 

@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,10 @@ from flowtrain.train.launch.run import train
 from flowtrain.train.state.atomic import PART
 from flowtrain.train.state.logs import METRICS, read_log
 from flowtrain.train.state.run_folder import lock_run
+from flowtrain.train.state.strips import ReadStrip, write_strips
 
 _BATCH = 64
+_SHOWN = 16
 _DECOUPLED_STEPS = 30
 # A file in the folder of a demo: the next demo may delete its data and run.
 _MARK = ".flowtrain-demo"
@@ -66,10 +68,12 @@ def demo(out: Path, overrides: Sequence[str] = (), *, keep_data: bool = False) -
     )
     summary = train(config)
     decoupled = train_decoupled(config, summary["steps"])
-    accuracy, digits = read_heldout(config.run / "final", heldout)
+    reading = read_heldout(config.run / "final", heldout)
+    write_strips(config.run, reading.strips)
     return {
-        "heldout_digit_accuracy": accuracy,
-        "heldout_digits": digits,
+        "run": str(config.run),
+        "heldout_digit_accuracy": reading.accuracy,
+        "heldout_digits": reading.digits,
         **{
             key: summary[key]
             for key in (
@@ -210,15 +214,24 @@ def _quoted(path: Path) -> str:
     return json.dumps(str(path))
 
 
-def read_heldout(model_folder: Path, data: Path) -> tuple[float, int]:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a model has read."""
+
+    accuracy: float
+    """1 - edit distance / digits in the references."""
+    digits: int
+    """Number of these digits."""
+    strips: list[ReadStrip]
+    """Some of the strips, from short to long ones."""
+
+
+def read_heldout(model_folder: Path, data: Path) -> Reading:
     """Read strips with plain Hugging Face, without FlowTrain's models and kernels.
 
     Args:
         model_folder: A folder that `from_pretrained` loads.
         data: JSONL file of held-out strips.
-
-    Returns:
-        Accuracy, 1 - edit distance / digits in the references, and the number of those digits.
     """
     import torch
     from transformers import AutoModelForImageTextToText, AutoProcessor
@@ -229,7 +242,7 @@ def read_heldout(model_folder: Path, data: Path) -> tuple[float, int]:
     strips = read_log(data)
     # Strips of similar length share a batch: little padding, and generation stops early.
     strips.sort(key=lambda strip: len(strip["messages"][-1]["content"]))
-    wrong = digits = 0
+    read: list[str] = []
     for batch in progress.over("reading held-out strips", list(_batches(strips, _BATCH))):
         inputs = processor(
             text=[_prompt(processor, strip) for strip in batch],
@@ -243,11 +256,19 @@ def read_heldout(model_folder: Path, data: Path) -> tuple[float, int]:
         answers = processor.batch_decode(
             out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True
         )
-        for strip, answer in zip(batch, answers, strict=True):
-            truth = strip["messages"][-1]["content"]
-            wrong += edit_distance(truth, answer.strip())
-            digits += len(truth)
-    return 1 - wrong / digits, digits
+        read += [answer.strip() for answer in answers]
+    truths = [strip["messages"][-1]["content"] for strip in strips]
+    digits = sum(map(len, truths))
+    return Reading(
+        accuracy=1 - sum(map(edit_distance, truths, read)) / digits,
+        digits=digits,
+        strips=[
+            ReadStrip(data.parent.joinpath(*strip["images"]).read_bytes(), truth, answer)
+            for strip, truth, answer in list(zip(strips, truths, read, strict=True))[
+                :: max(1, len(strips) // _SHOWN)
+            ]
+        ],
+    )
 
 
 def edit_distance(a: str, b: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from flowtrain.plan.run_layout import RunLayout
 from flowtrain.steps import CorrectionEvent, Document, StepPlan
 from flowtrain.train.state.choice import write_choice
 from flowtrain.train.state.run_folder import HEADER, lock_run
+from flowtrain.train.state.strips import ReadStrip, write_strips
 
 SECTIONS = ["Loss and evaluation", "Speed", "Time of the ranks", "Waits", "Some steps in detail"]
 SECTIONS += ["Layout", "Packing", "Pool and memory", "Course"]
@@ -199,6 +201,17 @@ def test_a_page_says_what_the_files_of_a_run_say(tmp_path: Path) -> None:
     assert len(page.text.encode()) < 5e6
 
 
+def test_held_out_strips_are_in_the_page(tmp_path: Path) -> None:
+    run = started(tmp_path / "run")
+    write_strips(run, [ReadStrip(b"one", "40", "40"), ReadStrip(b"two", "17", "<b>")])
+    page = reported(run, out=tmp_path / "page.html")
+    assert page.titles == [SECTIONS[0], "Answers", *SECTIONS[1:]]
+    assert "1 of the 2 held-out strips below were read without an error." in page.findings[0]
+    pictures = [f"data:image/png;base64,{b64encode(png).decode()}" for png in (b"one", b"two")]
+    assert [link for link in page.fetched if not link.startswith("#")] == pictures
+    assert "<span>expected 17, read &lt;b&gt;</span>" in page.text
+
+
 def test_a_long_run_is_binned_and_keeps_its_extremes(tmp_path: Path) -> None:
     losses: list[float | None] = [2.0 + step % 7 / 8 for step in range(5000)]
     losses[3210], losses[77] = 100.0, 0.5
@@ -342,6 +355,7 @@ def test_a_build_without_the_library_of_charts_says_so(
         ("config.yaml", b"run: "),
         ("layout.json", b"{}"),
         ("plan.json", b"{}"),
+        ("strips.jsonl", b'{"expected": "1", "read": "1", "png": "?"}\n'),
         ("ended", b"\xff"),
         ("ended", b"started 2001-09-09 01:46:30\n"),
     ],

@@ -33,11 +33,12 @@ def write_report(folders: Sequence[Path], out: Path, *, steps: range | None = No
 
 def page_of(runs: Sequence[ReportedRun]) -> Page:
     """The page of runs."""
+    sections = [section(runs) for section in SECTIONS]
     return Page(
         title=", ".join(run.name for run in runs),
         subjects=[(run.name, run.state.removeprefix(f"{run.folder}: ")) for run in runs],
         key=_key(runs),
-        sections=[section(runs) for section in SECTIONS],
+        sections=[each for each in sections if each.findings or each.figures or each.missing],
         command="flowtrain report",
         doc="docs/report.md",
     )

@@ -29,6 +29,7 @@ from flowtrain.train.state.ending import how_it_ended, read_starts
 from flowtrain.train.state.files import LOCK
 from flowtrain.train.state.logs import PLANS
 from flowtrain.train.state.run_folder import CONFIG, written_config
+from flowtrain.train.state.strips import ReadStrip, read_strips
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +59,8 @@ class ReportedRun:
     corrections: Sequence[CorrectionEvent]
     choice: ChosenLayout | None
     """What the layout was chosen from; None if the run was given its layout."""
+    strips: Sequence[ReadStrip]
+    """Held-out images that the trained model has read; a demo has some."""
     plan: PlanFile | None
     """The plan that gave the run its layout; None if none did."""
 
@@ -116,6 +119,7 @@ def _read(folder: Path, name: str, steps: range | None) -> ReportedRun:
         lengths=read_lengths(folder, steps=len(metrics["step"])),
         corrections=read_corrections(folder / PLANS),
         choice=read_choice(folder, ranks=ranks),
+        strips=read_strips(folder),
         plan=read_given_plan(folder, ranks=ranks),
     )
 

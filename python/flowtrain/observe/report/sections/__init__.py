@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from flowtrain.observe.report.read import ReportedRun
+from flowtrain.observe.report.sections.answers import answers
 from flowtrain.observe.report.sections.course import course
 from flowtrain.observe.report.sections.layout import layout
 from flowtrain.observe.report.sections.learning import learning
@@ -14,6 +15,7 @@ from flowtrain.pages.parts import Section
 
 SECTIONS: tuple[Callable[[Sequence[ReportedRun]], Section], ...] = (
     learning,
+    answers,
     speed,
     time_of_ranks,
     waiting,
