@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import results_page
 from forked_ranks import trained
 from support import run_tree
 
 from flowtrain.cli.main import main
+from flowtrain.pages import write_page
+from flowtrain.train.state.strips import ReadStrip, write_strips
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
@@ -42,6 +45,7 @@ const wait = setInterval(() => {
   const measured = {
     cut: [...document.querySelectorAll("[data-chart] svg text")].filter(outside)
       .map((text) => text.textContent),
+    images: [...document.images].map((image) => image.naturalWidth > 0),
     marks, width: innerWidth, needed: root.scrollWidth,
     ground: getComputedStyle(document.body).backgroundColor,
   };
@@ -58,12 +62,14 @@ FRAME = """<!doctype html><meta charset="utf-8"><pre id="measured"></pre>
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
-    """A page on two runs, each with evaluations."""
+    """A page on two runs, each with evaluations, of which one has read a strip."""
     folder = tmp_path_factory.mktemp("browser")
     layouts = {"decoupled": {"encoder_ranks": 1, "backbone_ranks": 2}, "colocated": {"ranks": 2}}
     for name, flow in layouts.items():
         held_out = {"path": str(data / "heldout.jsonl"), "every": 2}
         trained(run_tree(folder / name, data, flow=flow, eval=held_out))
+    png = next(data.joinpath("images", "heldout").iterdir()).read_bytes()
+    write_strips(folder / "decoupled", [ReadStrip(png, "1", "2")])
     assert main(["report", *(str(folder / name) for name in layouts)]) == 0
     return folder / "decoupled" / "report.html"
 
@@ -86,7 +92,16 @@ def planned(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     return page
 
 
-PAGES = {"report": 15, "packed": 8, "planned": 5}
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page on the kept results of benchmarks."""
+    page = tmp_path_factory.mktemp("browser") / "results.html"
+    kept = results_page.read("parity_matrix.jsonl"), results_page.read("connect.jsonl")
+    write_page(results_page.page_of(*kept), page, option="--out")
+    return page
+
+
+PAGES = {"report": 15, "packed": 8, "planned": 5, "results": 4}
 """Charts that each has at least."""
 
 
@@ -132,6 +147,7 @@ def test_a_browser_draws_every_chart(
     assert len(measured["marks"]) >= PAGES[name]
     assert [title for title, count in measured["marks"] if not count] == []
     assert measured["cut"] == []
+    assert measured["images"] == [True] * (name == "report")
     assert measured["width"] == width
     assert measured["needed"] <= width
     assert (measured["ground"] == "rgb(255, 255, 255)") != dark

@@ -20,7 +20,14 @@ class Dot:
     """What more there is to say of it."""
 
 
-def dots(points: Sequence[Dot], title: str, *, format: str = ",~f", log: bool = False) -> Spec:
+def dots(
+    points: Sequence[Dot],
+    title: str,
+    *,
+    format: str = ",~f",
+    log: bool = False,
+    limit: float | None = None,
+) -> Spec:
     """Values of some kinds in rows.
 
     Args:
@@ -28,6 +35,7 @@ def dots(points: Sequence[Dot], title: str, *, format: str = ",~f", log: bool = 
         title: Title of the axis of the values.
         format: Format of values.
         log: Whether the axis is logarithmic.
+        limit: Value at which a line is drawn.
     """
     rows: list[Row] = [
         {"row": each.row, "kind": each.kind, "value": each.value, "said": each.said}
@@ -36,9 +44,8 @@ def dots(points: Sequence[Dot], title: str, *, format: str = ",~f", log: bool = 
     names = list(dict.fromkeys(each.row for each in points))
     kinds = list(dict.fromkeys(each.kind for each in points))
     scale = {"type": "log", "nice": True} if log else {"nice": True, "zero": True}
+    x = {"type": "quantitative"}
     encoding = {
-        "y": rows_of("row", names),
-        "x": axis(title, format, field="value", scale=scale),
         "color": {
             "field": "kind",
             "type": "nominal",
@@ -47,9 +54,28 @@ def dots(points: Sequence[Dot], title: str, *, format: str = ",~f", log: bool = 
         },
         "tooltip": [
             *({"field": name, "type": "nominal"} for name in ("row", "kind")),
-            {"field": "value", "type": "quantitative", "format": format},
+            {"field": "value", **x, "format": format},
             *([{"field": "said", "type": "nominal"}] if any(each.said for each in points) else []),
         ],
     }
     mark = {"type": "point", "filled": True, "size": 60, "opacity": 0.85}
-    return spec(rows, height=row_heights(len(names), 26), mark=mark, encoding=encoding)
+    line = {
+        "data": {"values": [{"value": limit}]},
+        "mark": {"type": "rule", "strokeDash": [4, 3], "strokeWidth": 1.5},
+        "encoding": {"x": {"field": "value", **x}},
+    }
+    return spec(
+        rows,
+        height=row_heights(len(names), 26),
+        layer=[
+            {
+                "mark": mark,
+                "encoding": {
+                    "y": rows_of("row", names),
+                    "x": axis(title, format, field="value", scale=scale),
+                    **encoding,
+                },
+            },
+            *([] if limit is None else [line]),
+        ],
+    )
