@@ -171,7 +171,7 @@ def _lengths(
         ),
         Figure(
             "Microbatches of the first step",
-            "Tokens of the microbatches that they became; the dashed line is --max-tokens "
+            "Tokens of the microbatches that they became; the dashed line is `--max-tokens` "
             f"{limit:,}.",
             histogram(rows, title="tokens of a microbatch", limit=limit),
             wide=False,
