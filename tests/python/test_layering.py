@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-POLICY = ("config", "cost", "events", "packing", "pages", "plan", "schedule", "steps", "workloads")
+POLICY = ("cache", "config", "cost", "events", "packing", "pages", "plan", "schedule", "steps")
+POLICY += ("workloads",)
 BRIDGE = ("models", "data", "train", "integrations", "observe")
 
 NO_TORCH = ("torch", "torchvision", "transformers")

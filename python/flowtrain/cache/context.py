@@ -1,0 +1,32 @@
+"""A context of a cache: the payloads that were computed in one and the same way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+DESCRIPTION = "context.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What determines a payload beside its key.
+
+    Attributes:
+        description: Values that JSON holds, such as digests of weights, dtypes and versions.
+    """
+
+    description: Mapping[str, Any]
+
+    @property
+    def text(self) -> str:
+        """The description as JSON, the same for equal ones."""
+        return json.dumps(self.description, sort_keys=True, indent=1) + "\n"
+
+    @property
+    def name(self) -> str:
+        """Name of its folder: another one for each other description."""
+        return sha256(self.text.encode()).hexdigest()[:32]

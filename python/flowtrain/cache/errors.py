@@ -1,0 +1,7 @@
+"""Errors of a cache of features."""
+
+from flowtrain_core import FlowTrainError
+
+
+class CacheError(FlowTrainError, RuntimeError):
+    """A cache of features cannot be opened; the message names its folder and the cause."""
