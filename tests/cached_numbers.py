@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -39,18 +40,17 @@ def stored(folder: Path, count: int, *, damaged: bool = False) -> list[int]:
 
 
 def main() -> None:
-    """Store numbers in a random order, and print how many."""
-    path, max_bytes, count, seed = Path(sys.argv[1]), *map(int, sys.argv[2:])
+    """Store a range of numbers in a random order, and wait to be killed."""
+    path, max_bytes, first, end, seed = Path(sys.argv[1]), *map(int, sys.argv[2:])
     cache = CacheFolder(path, max_bytes)
     with cache.use(CONTEXT) as folder:
         writer = Writer(cache, folder)
-        numbers = list(range(count))
+        numbers = list(range(first, end))
         random.Random(seed).shuffle(numbers)
         print("started", flush=True)
         for number in numbers:
             writer.put(key_of(number), payload_of(number))
-        writer.close()
-        print(writer.stored, flush=True)
+        signal.pause()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from flowtrain.cache.context import Context
 from flowtrain.cache.errors import CacheError
 from flowtrain.cache.folder import CacheFolder
 from flowtrain.cache.reader import Reader
+from flowtrain.cache.told import TOLD, tell_once
 from flowtrain.cache.writer import Writer
 
-__all__ = ["CacheError", "CacheFolder", "Context", "Reader", "Writer"]
+__all__ = ["TOLD", "CacheError", "CacheFolder", "Context", "Reader", "Writer", "tell_once"]

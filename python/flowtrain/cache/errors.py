@@ -3,5 +3,5 @@
 from flowtrain_core import FlowTrainError
 
 
-class CacheError(FlowTrainError, RuntimeError):
+class CacheError(FlowTrainError, ValueError):
     """A cache of features cannot be opened; the message names its folder and the cause."""

@@ -101,6 +101,13 @@ class CacheFolder:
                 f"FlowTrain writes {text.strip()!r}; give another folder, or remove this one"
             )
 
+    @property
+    def full(self) -> str:
+        """Why there is no room, for messages."""
+        if self._max_bytes is None:
+            return f"less than {_KEPT_FREE:.0%} of its file system would be free"
+        return f"flow.cache.max_bytes={self._max_bytes} is used up by contexts in use; raise it"
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Within the block, no other process creates, reserves or removes files.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+TOLD = "cache: "
+"""Begins each line. Not `flowtrain: `, which the launcher takes for the reason of an end."""
 _MAX_LINES = 20
 
 
@@ -18,7 +20,6 @@ def tell_once() -> Callable[[str], None]:
         told.add(line)
         if len(told) > _MAX_LINES:
             line = "further lines about the cache are left out"
-        # No `flowtrain: ` in front: the launcher takes such lines for the reason of an end.
-        print(f"cache: {line}", file=sys.stderr, flush=True)
+        print(f"{TOLD}{line}", file=sys.stderr, flush=True)
 
     return tell

@@ -64,9 +64,7 @@ class Writer:
         try:
             files = self._with_space(payload.nbytes)
             if files is None:
-                self._stop(
-                    "it is full; contexts in use are not removed: raise flow.cache.max_bytes"
-                )
+                self._stop(self._cache.full)
                 return False
             files.append(key, payload)
         except OSError as error:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from flowtrain.config.cache import CacheConfig
 from flowtrain.config.checks import ConfigError, not_negative, positive, require
 from flowtrain.config.layout import RankLayout
 
@@ -57,6 +58,8 @@ class FlowConfig:
     corrections: Path | None = None
     """`plan.log` of a run with `correct` whose corrections hold at the same steps of this run, in
     place of learning, so that both have equal plans."""
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    """Features of a frozen encoder on disk, for further epochs and runs."""
     port: int = 0
     """Port of the job's store on this host; 0 lets the system choose."""
     timeout_s: float = 120.0
@@ -90,6 +93,12 @@ class FlowConfig:
             not (self.recompute and self.mode == "frozen"),
             "flow.recompute=true with flow.mode=frozen: a frozen encoder has no backward pass; "
             "leave flow.recompute out",
+        )
+        require(
+            self.cache.path is None or self.mode == "frozen",
+            f"flow.cache.path={self.cache.path} with flow.mode={self.mode}: the features of an "
+            "encoder that trains change with each step; set flow.mode to frozen (a projector may "
+            "train then), or leave flow.cache out",
         )
         if self.chunk_slots is not None:
             positive(flow__chunk_slots=self.chunk_slots)

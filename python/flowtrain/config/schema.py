@@ -363,6 +363,13 @@ class RunConfig:
                 f"ranks of the {module}",
             )
         require(
+            self.flow.cache.path is None or self.parallel.encoder.sharding == "replicated",
+            f"parallel.encoder.sharding={self.parallel.encoder.sharding} with flow.cache.path="
+            f"{self.flow.cache.path}: all ranks of a sharded encoder encode together, and images "
+            "whose features are stored are not encoded; set it to replicated, or leave flow.cache "
+            "out",
+        )
+        require(
             self.flow.mode != "bounded" or self.parallel.encoder.sharding == "replicated",
             f"parallel.encoder.sharding={self.parallel.encoder.sharding} with flow.mode=bounded: "
             "each rank keeps whole weights of past steps there; set it to replicated, or flow.mode "

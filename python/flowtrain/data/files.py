@@ -63,6 +63,7 @@ class VisualFile:
         name: The path, or its place in the record, for error messages.
         limits: Limits of the pixels of this image alone.
         fps: Frames per second of a list of frames; None if its record does not say it.
+        content: Bytes of the file of a path, if they were read already.
     """
 
     kind: Visual
@@ -70,6 +71,7 @@ class VisualFile:
     name: str
     limits: PixelLimits = NO_LIMITS
     fps: float | None = None
+    content: bytes | None = None
 
     def open(self) -> AbstractContextManager[BinaryIO]:
         """Open the file, or the bytes as a file.
@@ -78,8 +80,10 @@ class VisualFile:
             OSError: The file cannot be opened, or is a folder or a pipe.
         """
         assert not isinstance(self.source, Image.Image | tuple)
-        if isinstance(self.source, bytes):
-            return io.BytesIO(self.source)
+        content = self.source if isinstance(self.source, bytes) else self.content
+        if content is not None:
+            return io.BytesIO(content)
+        assert isinstance(self.source, Path)
         return open(self.source, "rb", opener=_open_regular)
 
     def unusable(self, where: str, error: Exception) -> DataError:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ class SamplePixels:
     """As `resize` of the family's processor returns them, or as its `normalize` does; None if the
     file cannot be used or has another grid now: its pixels are zeros."""
     kind: Visual
+    key: bytes | None = None
+    """Key of its features in a cache that lacks them; None if they are not to be stored."""
 
     @property
     def skipped(self) -> bool:
@@ -44,6 +46,15 @@ class SamplePixels:
     def dtype(self) -> np.dtype[Any] | None:
         """Dtype of the values, if there are any."""
         return None if self.values is None else self.values.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """Features of one image or video, from a cache."""
+
+    rows: NDArray[np.uint8]
+    """Bytes of its rows, as they cross the pool."""
+    skipped: ClassVar[bool] = False
 
 
 class PixelMaker:

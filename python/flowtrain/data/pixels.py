@@ -6,19 +6,23 @@ A *visual* is an image or a video.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flowtrain.cache import Reader
 from flowtrain.cost.flops import Grid
+from flowtrain.data.content import content_of
 from flowtrain.data.conversation import Conversation
 from flowtrain.data.errors import DataError
 from flowtrain.data.files import IMAGE, VisualFile
 from flowtrain.data.images import read_upright, upright_size
-from flowtrain.data.pixel_maker import SamplePixels
+from flowtrain.data.pixel_maker import SamplePixels, StoredRows
 from flowtrain.models.errors import ModelError
 
 if TYPE_CHECKING:
@@ -45,6 +49,7 @@ class VisualReader:
     Args:
         processor: The model's image processor.
         make_videos: Makes the model's video processor, with the first video.
+        limits: Text of the limits of both, which are part of the key of features.
         skip_bad: Whether a visual that cannot be used becomes zeros; otherwise it is an error.
     """
 
@@ -53,10 +58,13 @@ class VisualReader:
         processor: ImageProcessor,
         make_videos: Callable[[], VideoProcessor],
         *,
+        limits: str,
         skip_bad: bool,
     ) -> None:
         self._processor = processor
         self._make_videos = make_videos
+        self._limits = limits
+        self._stored: dict[str, Reader] = {}
         self._skip_bad = skip_bad
 
     def plans(
@@ -98,7 +106,46 @@ class VisualReader:
             DataError: The file cannot be used or no longer has the planned grid, and bad visuals
                 are an error.
         """
+        return self._pixels(conversation, conversation.visuals[visual], grid)
+
+    def features(
+        self, conversation: Conversation, visual: int, grid: Grid, folder: str
+    ) -> SamplePixels | StoredRows:
+        """Features of a visual from a cache, or its 8-bit values with the key of its features.
+
+        Args:
+            conversation: Its sample.
+            visual: Number of the visual within the sample.
+            grid: Its planned grid.
+            folder: Folder of the context in the cache.
+
+        Raises:
+            DataError: As `pixels`.
+        """
         file = conversation.visuals[visual]
+        try:
+            content = content_of(file)
+        except OSError:
+            content = None  # `pixels` says what is wrong with the file.
+        if content is None:
+            return self.pixels(conversation, visual, grid)
+        key = self._key(conversation, file, grid, content.digest)
+        if (stored := self._stored.get(folder)) is None:
+            stored = self._stored[folder] = Reader(Path(folder))
+        if (rows := stored.get(key)) is not None:
+            return StoredRows(rows)
+        made = self._pixels(conversation, content.file, grid)
+        return replace(made, key=None if made.skipped or not content.is_same() else key)
+
+    def _key(
+        self, conversation: Conversation, file: VisualFile, grid: Grid, digest: bytes
+    ) -> bytes:
+        """All that decides about the pixels of a visual, beside the processors."""
+        images = conversation.num_images if file.kind is IMAGE else 0
+        known = (*map(int, grid), images, self._limits, file.limits, file.fps, digest)
+        return sha256(f"{file.kind.value} {known}".encode()).digest()
+
+    def _pixels(self, conversation: Conversation, file: VisualFile, grid: Grid) -> SamplePixels:
         is_image = file.kind is IMAGE
         if not is_image:
             self._check_videos(conversation, file)

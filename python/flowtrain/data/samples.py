@@ -19,7 +19,7 @@ from flowtrain.data.conversation import Conversation, read_conversation
 from flowtrain.data.errors import DataError
 from flowtrain.data.files import IMAGE
 from flowtrain.data.images import becomes_blank
-from flowtrain.data.pixel_maker import SamplePixels
+from flowtrain.data.pixel_maker import SamplePixels, StoredRows
 from flowtrain.data.pixels import PlannedVisual, VisualReader
 from flowtrain.data.records import Dataset, State
 from flowtrain.data.text import (
@@ -120,6 +120,7 @@ class SampleReader:
         self._visuals = VisualReader(
             processor,
             lambda: family.video_processor(of_videos),
+            limits=f"{limits} {of_videos}",
             skip_bad=data.bad_image == "skip",
         )
         self.held_out: SampleReader | None = None
@@ -302,6 +303,25 @@ class SampleReader:
         self._check_grids(sample, read, [grid], first=image)
         visual = read.visuals[image]
         return SamplePixels(values=visual.pixels.float().numpy(), kind=visual.kind)
+
+    def features(
+        self, sample: int, image: int, grid: Grid, folder: str
+    ) -> SamplePixels | StoredRows:
+        """Features of one image or video from a cache, or what `pixels` returns with their key.
+
+        Args:
+            sample: As for `pixels`.
+            image: As for `pixels`.
+            grid: As for `pixels`.
+            folder: Folder of the context in the cache.
+
+        Raises:
+            DataError: As `pixels`.
+        """
+        read = self.read(sample)
+        if isinstance(read, Conversation):
+            return self._visuals.features(read, image, grid, folder)
+        return self.pixels(sample, image, grid)
 
     def _sizes_and_texts(
         self, samples: Sequence[int], read: Sequence[Conversation | ProcessedSample]

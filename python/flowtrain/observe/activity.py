@@ -1,7 +1,9 @@
-"""Table of what the ranks of a run did in its last steps, and of their memory."""
+"""Table of what the ranks of a run did in its last steps, of their memory, and of cache hits."""
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 from rich.table import Table
@@ -9,9 +11,11 @@ from rich.text import Text
 
 from flowtrain.events import MemoryKind, read_memory, read_shares
 from flowtrain.observe.top import bytes_text
+from flowtrain.train.state.logs import TIMING
 
 _STEPS = 20
 _MIN_SHARE = 0.005
+_TAIL_BYTES = 1 << 16
 _SAID: dict[MemoryKind, str] = {"resident": "resident", "allocated": "on the GPU"}
 
 
@@ -36,4 +40,25 @@ def activity_table(run: Path) -> Table:
             if any(kind in found for found in own)
         )
         table.add_row(Text(world), Text(shown), peaks or "-")
+    if shown := _cache_text(run):
+        table.add_row("cache", shown)
     return table
+
+
+def _cache_text(run: Path) -> str:
+    """Hits among the images of the last steps; empty without a cache."""
+    try:
+        with (run / TIMING).open("rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - _TAIL_BYTES))
+            lines = log.read().splitlines(keepends=True)[-_STEPS - 1 :]
+    except FileNotFoundError:
+        return ""
+    hits = misses = 0
+    for line in lines:
+        try:
+            step = json.loads(line)
+            hits, misses = hits + step["cache_hits"], misses + step["cache_misses"]
+        except (ValueError, KeyError, TypeError):  # Being written, or without a cache.
+            continue
+    images = hits + misses
+    return f"{hits / images:.1%} of {images:,} images" if images else ""

@@ -93,6 +93,8 @@ def test_a_dumped_configuration_loads_to_the_same(file: Path, tmp_path: Path) ->
         ("data={sources: [a.jsonl]}", r"data\.sources\.0='a\.jsonl': it must be a mapping"),
         ("train.steps", "write it as field.name=value"),
         ("model.freeze=[encoder]", "set flow.mode to frozen"),
+        ("flow.cache.path=c", r"flow\.cache\.path=.*c with flow\.mode=strict: .*set flow\.mode to"),
+        ("flow.cache.max_bytes=9", r"flow\.cache\.max_bytes=9 without flow\.cache\.path"),
         (
             "model.dtype=bfloat16",
             "bfloat16 weights lose small updates; set model.dtype=float32 and",
@@ -150,6 +152,10 @@ def test_an_error_names_the_field(file: Path, override: str, message: str) -> No
         (
             ["flow.mode=bounded", "flow.staleness=1", "parallel.encoder.sharding=full"],
             r"parallel\.encoder\.sharding=full with flow\.mode=bounded: .*set it to replicated",
+        ),
+        (
+            ["flow.mode=frozen", "parallel.encoder.sharding=full", "flow.cache.path=c"],
+            r"parallel\.encoder\.sharding=full with flow\.cache\.path=.*set it to replicated",
         ),
         (
             ["flow.mode=frozen", "parallel.encoder.sharding=optimizer"],

@@ -191,8 +191,12 @@ def test_the_shares_of_a_run_are_over_its_last_complete_steps(
     assert main(["top", str(tmp_path), "--once"]) == 2
     assert "no run has started there" in capsys.readouterr().err
     tmp_path.joinpath("pool").write_text(f"{pool.name}\n")
+    lines = ['{"cache_hits": 9, "cache_misses": 1}'] * 20
+    lines = ['{"cache_hits": 0, "cache_misses": 99}', *lines, '{"cache_hits": 5, ']
+    tmp_path.joinpath("timing.jsonl").write_text("\n".join(lines))
     assert main(["top", str(tmp_path), "--once", "--interval", "0.01"]) == 0
     shown = capsys.readouterr().out
+    assert "90.0% of 200 images" in shown
     assert "colocated  backbone 75%  wait_exchange 25%  21 MiB resident " in shown
     assert f"pool {pool.name}: 1 lanes alive" in shown
     assert main(["top", str(tmp_path), "--prometheus"]) == 0

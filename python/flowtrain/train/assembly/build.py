@@ -12,6 +12,7 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.config.tree import to_dict
 from flowtrain.data.chat import end_ids
 from flowtrain.schedule import Action, Role, roles_of, template_of
+from flowtrain.train.assembly.features import feature_cache
 from flowtrain.train.assembly.memory import device_memory_error
 from flowtrain.train.assembly.planners import evaluation_planner, training_planner
 from flowtrain.train.control.exchange import StepExchange
@@ -71,7 +72,12 @@ def build_rank(
     encoder = backbone = metrics = planner = eval_planner = None
     if role.encoder:
         encoder = encoder_part(
-            context, modules["encoder"], reads, records=records, gradients=gradients
+            config,
+            context,
+            modules["encoder"],
+            reads,
+            records=records,
+            gradients=gradients,
         )
     if role.backbone:
         backbone = BackbonePart(
@@ -130,6 +136,7 @@ def _metrics(
 
 
 def encoder_part(
+    config: RunConfig,
     context: RankContext,
     module: ModuleState,
     reads: Mapping[str, SampleReads],
@@ -140,17 +147,19 @@ def encoder_part(
     """The encoder's part of a rank.
 
     Args:
+        config: The run.
         context: Connections and services of the rank.
         module: The encoder.
         reads: Reads of the samples of training and evaluations.
         records: Takes the records that the rank sends to itself, if it holds the backbone too.
         gradients: Has the gradients of these.
     """
+    cache = feature_cache(config, context, module)
     prefetch = {
         kind: Prefetch(
             of_kind,
             context.plans.peek,
-            partial(pixel_requests, context.world.replica),
+            partial(pixel_requests, context.world.replica, cache=cache),
             context.activity.events,
         )
         for kind, of_kind in reads.items()
@@ -163,6 +172,7 @@ def encoder_part(
         prefetch,
         sender=context.sender("backbone", records),
         receiver=context.receiver("encoder", gradients),
+        cache=cache,
     )
 
 

@@ -265,7 +265,12 @@ class LoopRank:
         if self._role.encoder:
             modules["encoder"] = build_module("encoder", config, context)
             encoder = encoder_part(
-                context, modules["encoder"], reads, records=records, gradients=gradients
+                config,
+                context,
+                modules["encoder"],
+                reads,
+                records=records,
+                gradients=gradients,
             )
         checkpoints = begin_modules(config, context, modules, self._checkpoint)
         self.part = LoopPart(

@@ -25,6 +25,7 @@ from flowtrain.models.folder import check_weights
 from flowtrain.models.loading import check_stored
 from flowtrain.models.recompute import check_recompute
 from flowtrain.models.registry import family_for
+from flowtrain.train.launch.cache import cache_lines, check_cache
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import RunHost
 from flowtrain.train.launch.layout import chosen_layout
@@ -109,6 +110,7 @@ def _train(
     check_recompute(config.parallel, family)
     if config.model.path is not None:
         check_weights(config.model.path)
+    check_cache(config.flow.cache, family)
     rates = dropout_rates(family.config)
     if config.lora.adapters and config.lora.dropout:
         rates["lora.dropout"] = config.lora.dropout
@@ -151,6 +153,9 @@ def _train(
             finally:
                 stop.allowed = False
                 host.close()
+                if config.flow.cache.path is not None:
+                    for line in cache_lines(config.run / "logs" / host.job.nonce):
+                        say(line)
         else:
             print(
                 f"flowtrain: run={config.run}: all {trained} steps are trained already; only "
@@ -226,6 +231,11 @@ def _summary(config: RunConfig, started_at: float) -> dict[str, Any]:
         **{name: sum(s[name] for s in steps) for name in (f"{how}_samples" for how in _LEFT_OUT)},
         **speed,
         "bytes_through_pool": sum(t["bytes_through_pool"] for t in times),
+        **{
+            name: sum(t.get(name, 0) for t in times)
+            for name in ("cache_hits", "cache_misses")
+            if any(name in t for t in times)
+        },
         "startup_seconds": max(0.0, min(begun) - started_at) if begun else 0.0,
         "train_seconds": seconds,
         "activity_seconds": {label: a.seconds for label, a in accounts.items()},

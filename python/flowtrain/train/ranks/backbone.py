@@ -31,6 +31,8 @@ class StepSums:
     """Target tokens, without those of skipped samples."""
     num_skipped: float = 0
     """Skipped samples."""
+    num_hits: float = 0
+    """Images whose features were in the cache."""
     ages: list[float] = field(default_factory=list)
     """For each item of the plan, the age in steps of the weights that encoded it; 0 on ranks that
     do not read the item."""
@@ -113,6 +115,7 @@ class BackbonePart:
         out = slot.features[item.row : item.row + item.num_rows]
         key = self.receiver.gather(out, step=plan.step, item=item.index)
         self.sums.ages[item.index] = float(plan.step - key.version)
+        self.sums.num_hits += key.hits
         if key.skipped:
             slot.skipped |= self._skipped(plan.step, item)
 

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 
 from flowtrain.cost.flops import Grid
-from flowtrain.data.pixel_maker import PixelMaker
+from flowtrain.data.pixel_maker import PixelMaker, SamplePixels, StoredRows
 from flowtrain.schedule import Action
-from flowtrain.steps import EncoderItem, StepPlan, step_name
+from flowtrain.steps import EncoderItem, PlannedImage, StepPlan, step_name
 from flowtrain.train.input.prefetch import Prefetch, Request
 from flowtrain.train.ranks.context import RankContext
+from flowtrain.train.ranks.features import FeatureCache
 from flowtrain.train.ranks.step import dropout_of
 from flowtrain.train.ranks.weight_stash import WeightStash
 from flowtrain.train.records.receiver import RecordReceiver
 from flowtrain.train.records.sender import RecordSender
 from flowtrain.train.state.module import ModuleState
+
+
+class _Encoded(NamedTuple):
+    """An item that is encoded.
+
+    Attributes:
+        rows: Shape [num_rows, row width].
+        skipped: Samples with a skipped image.
+        hits: Images whose rows were in the cache.
+    """
+
+    rows: torch.Tensor
+    skipped: list[int]
+    hits: int = 0
 
 
 class EncoderPart:
@@ -32,6 +48,8 @@ class EncoderPart:
         prefetch: Reads of the planned images, for each kind of plan.
         sender: Sends the rows of the items.
         receiver: Receives the gradients of the rows.
+        cache: Features of images that were encoded before; None if there is none. With it, each
+            image is encoded alone.
 
     Attributes:
         version: Step whose update gives the next weights: the present ones have this version.
@@ -45,6 +63,7 @@ class EncoderPart:
         *,
         sender: RecordSender,
         receiver: RecordReceiver,
+        cache: FeatureCache | None = None,
     ) -> None:
         flow = context.flow
         self.module = module
@@ -55,9 +74,10 @@ class EncoderPart:
         self._pixels = PixelMaker(context.family)
         self.sender = sender
         self.receiver = receiver
+        self._cache = cache
         self._keeps_graphs = self.trains and not flow.recompute
         self._stash = WeightStash(module.trainable, flow.staleness)
-        self._encoded: dict[tuple[int, int], tuple[torch.Tensor, list[int]]] = {}
+        self._encoded: dict[tuple[int, int], _Encoded] = {}
         self._graphs: dict[tuple[int, int], torch.Tensor] = {}
         self._versions: dict[tuple[int, int], int] = {}
         self._arrived: dict[tuple[int, int], torch.Tensor] = {}
@@ -76,27 +96,28 @@ class EncoderPart:
             return
         self._stash.save(self.version)
         with self._stash.in_graphs(self.version):
-            rows, skipped = self._encode(plan, item, with_graph=self._keeps_graphs)
+            encoded = self._encode(plan, item, with_graph=self._keeps_graphs)
         if self._keeps_graphs:
-            self._graphs[place] = rows
+            self._graphs[place] = encoded.rows
         if self.trains:
             self._versions[place] = self.version
         if not item.is_dummy:
-            self._encoded[place] = rows.detach(), skipped
+            self._encoded[place] = encoded._replace(rows=encoded.rows.detach())
 
     def put(self, plan: StepPlan, action: Action) -> None:
         """Send the record of an item, and tell its reader the samples with a skipped image."""
         item, place = _item(plan, action)
-        rows, skipped = self._encoded.pop(place)
-        if skipped:
-            self._context.store.put(f"skipped/{plan.step}/{item.index}", skipped)
+        encoded = self._encoded.pop(place)
+        if encoded.skipped:
+            self._context.store.put(f"skipped/{plan.step}/{item.index}", encoded.skipped)
         self.sender.send(
-            rows,
+            encoded.rows,
             reader=item.reader,
             step=plan.step,
             item=item.index,
             version=self.version,
-            skipped=bool(skipped),
+            skipped=bool(encoded.skipped),
+            hits=encoded.hits,
         )
 
     def get(self, plan: StepPlan, action: Action) -> None:
@@ -121,7 +142,7 @@ class EncoderPart:
             if self._keeps_graphs:
                 rows = self._graphs.pop(place)
             else:
-                rows, _ = self._encode(plan, item, with_graph=True)
+                rows = self._encode(plan, item, with_graph=True).rows
             rows.backward(self._gradient(item, place, rows))
 
     def reduce(self, _plan: StepPlan, _: Action) -> None:
@@ -132,28 +153,30 @@ class EncoderPart:
         """Drop the images of a step."""
         self._prefetch[plan.kind].forget(plan.step)
 
+    def close(self) -> None:
+        """Write the features that wait for it."""
+        if self._cache is not None:
+            self._cache.close()
+
     def _gradient(
         self, item: EncoderItem, place: tuple[int, int], rows: torch.Tensor
     ) -> torch.Tensor:
         """The gradient of an item's rows; zeros for a dummy."""
         return torch.zeros_like(rows) if item.is_dummy else self._arrived.pop(place)
 
-    def _encode(
-        self, plan: StepPlan, item: EncoderItem, *, with_graph: bool
-    ) -> tuple[torch.Tensor, list[int]]:
-        """Encode an item.
-
-        Returns:
-            Rows, shape [num_rows, row width], and the samples with a skipped image.
-        """
-        context = self._context
+    def _encode(self, plan: StepPlan, item: EncoderItem, *, with_graph: bool) -> _Encoded:
+        """Encode an item."""
         if item.is_dummy:
-            return self._rows(plan, item, *self._zeros, with_graph=with_graph), []
+            return _Encoded(self._rows(plan, item, *self._zeros, with_graph=with_graph), [])
         reads = self._prefetch[plan.kind]
-        images = [reads.get(plan.step, ("pixels", image)) for image in item.images]
+        images = [reads.get(plan.step, _request(image, self._cache)) for image in item.images]
         grids = [image.grid for image in item.images]
-        pixels = self._pixels(images, grids, dtype=context.dtype, device=context.world.device)
-        rows = self._rows(plan, item, pixels, grids, with_graph=with_graph)
+        if self._cache is None:
+            rows = self._encode_images(plan, item, images, grids, with_graph=with_graph)
+        else:
+            each = zip(images, grids, strict=True)
+            parts = [self._rows_alone(self._cache, plan, item, *one) for one in each]
+            rows = parts[0] if len(parts) == 1 else torch.cat(parts)
         if rows.shape[0] != item.num_rows:
             raise ValueError(
                 f"{step_name(plan.step)}, item {item.index}: the encoder made {rows.shape[0]} rows "
@@ -162,7 +185,37 @@ class EncoderPart:
             )
         read = zip(item.images, images, strict=True)
         skipped = {planned.sample for planned, image in read if image.skipped}
-        return rows, sorted(skipped)
+        return _Encoded(rows, sorted(skipped), sum(isinstance(i, StoredRows) for i in images))
+
+    def _rows_alone(
+        self,
+        cache: FeatureCache,
+        plan: StepPlan,
+        item: EncoderItem,
+        image: SamplePixels | StoredRows,
+        grid: Grid,
+    ) -> torch.Tensor:
+        """Rows of one image, from the cache or for it, in its dtype."""
+        if isinstance(image, StoredRows):
+            return cache.rows(image)
+        rows = self._encode_images(plan, item, [image], [grid], with_graph=False).to(cache.dtype)
+        if image.key is not None:
+            cache.keep(image.key, rows)
+        return rows
+
+    def _encode_images(
+        self,
+        plan: StepPlan,
+        item: EncoderItem,
+        images: Sequence[SamplePixels],
+        grids: Sequence[Grid],
+        *,
+        with_graph: bool,
+    ) -> torch.Tensor:
+        """Rows of images that are encoded together."""
+        context = self._context
+        pixels = self._pixels(images, grids, dtype=context.dtype, device=context.world.device)
+        return self._rows(plan, item, pixels, grids, with_graph=with_graph)
 
     def _rows(
         self,
@@ -197,8 +250,14 @@ def _item(plan: StepPlan, action: Action) -> tuple[EncoderItem, tuple[int, int]]
     return plan.items[action.index], (plan.step, action.index)
 
 
-def pixel_requests(rank: int, plan: StepPlan) -> Iterator[Request]:
-    """Images that the encoder of a rank reads for a plan."""
+def pixel_requests(
+    rank: int, plan: StepPlan, cache: FeatureCache | None = None
+) -> Iterator[Request]:
+    """Images that the encoder of a rank reads for a plan, or their features from its cache."""
     for item in plan.items_of(rank):
         for image in item.images:
-            yield "pixels", image
+            yield _request(image, cache)
+
+
+def _request(image: PlannedImage, cache: FeatureCache | None) -> Request:
+    return ("pixels", image) if cache is None else ("features", (*image, cache.folder))

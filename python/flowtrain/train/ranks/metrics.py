@@ -30,10 +30,12 @@ class StepTiming:
             logged as `activity_s`: means over the ranks of each world, from one report to the next,
             so that the optimizer and the log of a step count for the following step.
         pool: `Pool.stats()` at the update.
+        hits: Images of the step whose features were in the cache; None without a cache.
     """
 
     seconds: float
     pool: Any
+    hits: int | None = None
 
 
 class Metrics:
@@ -127,6 +129,7 @@ class Metrics:
             bytes_through_pool=timing.pool["bytes_published"] - self._bytes,
             peak_flops=self._utilization.peaks.all,
             memory_bytes={f"{world}.0": size for world, size in decision.peak_bytes.items()},
+            **_cache_counts(plan, timing),
         )
         figures = {
             "train/loss": decision.loss,
@@ -137,6 +140,7 @@ class Metrics:
             "train/tokens_per_s": tokens / timing.seconds,
             "train/mfu": mfu,
             **{f"train/mfu/{name}": figures["mfu"] for name, figures in modules.items()},
+            **{f"train/{name}": count for name, count in _cache_counts(plan, timing).items()},
         }
         for tracker in self._trackers:
             tracker.log(plan.step, figures)
@@ -206,6 +210,14 @@ class Metrics:
 
     def _write(self, log: str, **values: Any) -> None:
         append_values(self._run / log, values)
+
+
+def _cache_counts(plan: StepPlan, timing: StepTiming) -> dict[str, int]:
+    """Images whose features were in the cache, and the others; empty without a cache."""
+    if timing.hits is None:
+        return {}
+    images = sum(len(item.images) for item in plan.items)
+    return {"cache_hits": timing.hits, "cache_misses": images - timing.hits}
 
 
 def _norm_figures(step: int, decision: StepDecision) -> dict[str, float]:

@@ -122,6 +122,8 @@ class Rank:
         for part in self._parts:
             part.sender.drain()
             part.receiver.drain()
+        if self._encoder is not None:
+            self._encoder.close()
 
     def edges(self) -> list[Explanation]:
         """Current state of the edges from and to this rank."""

@@ -54,6 +54,7 @@ class Update:
         self._exchange = exchange
         self._targets = targets
         self._rate = rate
+        self._has_cache = context.flow.cache.path is not None
         self._events = context.activity.events
         self._norm = 0.0
         self._sums: StepSums | None = None
@@ -144,10 +145,13 @@ class Update:
         if own is None:
             return seconds, None
         loss_sum, num_targets, num_skipped, *others = summed[len(ACTIVITIES) :]
+        # Apart, so that the sums above are rounded as without a cache.
+        [num_hits] = world.sum([own.num_hits]) if self._has_cache else [0.0]
         return seconds, StepSums(
             loss_sum=loss_sum,
             num_targets=num_targets,
             num_skipped=num_skipped,
+            num_hits=num_hits,
             ages=others[: len(own.ages)],
             slot_seconds=others[len(own.ages) :],
         )
@@ -156,7 +160,11 @@ class Update:
         self, metrics: Metrics, plan: StepPlan, decision: StepDecision, sums: StepSums
     ) -> None:
         now = time.perf_counter()
-        timing = StepTiming(seconds=now - self._updated_at, pool=self._context.pool.stats())
+        timing = StepTiming(
+            seconds=now - self._updated_at,
+            pool=self._context.pool.stats(),
+            hits=int(sums.num_hits) if self._has_cache else None,
+        )
         self._updated_at = now
         metrics.step(
             plan,

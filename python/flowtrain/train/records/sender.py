@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -85,6 +86,7 @@ class RecordSender:
         item: int,
         version: int,
         skipped: bool = False,
+        hits: int = 0,
     ) -> None:
         """Publish a record.
 
@@ -95,34 +97,27 @@ class RecordSender:
             item: Number of the item within the step.
             version: Step whose weights computed the rows.
             skipped: Whether an image of the item was replaced by zeros.
+            hits: Images of the item whose rows were in a cache.
         """
         rows = rows.to(self._dtype)
         self._activity.events.count(rows.numel() * rows.element_size())
         if self._loopback is not None and reader == self._loopback.replica:
-            self._loopback.put(RecordKey(step, item, 0, version, skipped), rows)
+            self._loopback.put(RecordKey(step, item, 0, version, skipped, hits), rows)
             return
-        self._send(rows, self._producers[reader], reader, step, item, version, skipped)
+        key = RecordKey(step, item, 0, version, skipped, hits)
+        self._send(rows, self._producers[reader], reader, key)
 
-    def _send(
-        self,
-        rows: torch.Tensor,
-        producer: Producer,
-        reader: int,
-        step: int,
-        item: int,
-        version: int,
-        skipped: bool,
-    ) -> None:
+    def _send(self, rows: torch.Tensor, producer: Producer, reader: int, first: RecordKey) -> None:
         for part, chunk in enumerate(rows.split(self._space.slab_rows)):
             lease = self._activity.wait(
                 f"a free slab, of {self.slabs} of {self._space.slab_bytes} bytes, for "
-                f"{step_name(step)}, item {item}, part {part} to {self._readers}.{reader}",
+                f"{step_name(first.step)}, item {first.item}, part {part} to "
+                f"{self._readers}.{reader}",
                 partial(producer.lease, tuple(chunk.shape), self._dtype),
                 PoolTimeout,
                 "slab",
             )
-            key = RecordKey(step, item, part, version, skipped)
-            self._copies.publish(chunk, lease, key.pack())
+            self._copies.publish(chunk, lease, replace(first, part=part).pack())
             self.sent_bytes += chunk.numel() * chunk.element_size()
 
     def edges(self) -> list[Explanation]:

@@ -88,6 +88,8 @@ RULES: dict[str, Rule] = {
     "flow.plan_ahead": "taken",
     "flow.correct": "taken",
     "flow.corrections": "taken",
+    "flow.cache.path": "taken",
+    "flow.cache.max_bytes": "taken",
     "flow.port": "taken",
     "flow.timeout_s": "taken",
     "flow.start_timeout_s": "taken",
