@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from forked_ranks import failure, trained
 from parity import MODELS, VIDEO_TOKENS, add_videos
 from parity_matrix import FAMILIES, VIDEO_MODELS
-from support import Run, run_tree
+from support import Run, one_thread, run_tree
 
 from flowtrain.cache import CacheError
+from flowtrain.cli.main import main
 from flowtrain.data.digits import write_digits
 from flowtrain.models.tiny import SMALLEST
 
@@ -69,6 +71,14 @@ def counts(run: Path) -> tuple[int, int]:
     return found[0], found[1]
 
 
+def command(capsys: pytest.CaptureFixture[str], *words: str | Path) -> Any:
+    """What `flowtrain cache` prints as its last line."""
+    with one_thread():
+        assert main(["cache", *map(str, words)]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    return json.loads(line) if line.startswith("{") else line
+
+
 def results(run: Path) -> tuple[list[dict[str, Any]], bytes]:
     """Metrics without what says how images form items, and the final weights."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -77,7 +87,9 @@ def results(run: Path) -> tuple[list[dict[str, Any]], bytes]:
     return lines, (run / "final" / "model.safetensors").read_bytes()
 
 
-def test_images_and_videos_that_are_stored_change_no_number(tmp_path: Path) -> None:
+def test_images_and_videos_that_are_stored_change_no_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     runs = Runs(tmp_path, "qwen3-vl", encoder_ranks=2, backbone_ranks=2)
     bad = next(
         line["images"][0]
@@ -92,14 +104,27 @@ def test_images_and_videos_that_are_stored_change_no_number(tmp_path: Path) -> N
     hits, misses = counts(fills)
     assert hits > 0 and misses > skipped > 0
 
-    [context] = [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+    # `fill` computes what the run has stored, and stores what a run looks up.
+    cache, config = tmp_path / "cache", tmp_path / "filled.yaml"
+    config.write_text(yaml.safe_dump(runs.tree("filled", cache=runs.cache)))
+    filled = command(capsys, "fill", config, "--workers", "0")
+    assert filled["encoded"] == 0 < filled["found"] and filled["left_out"] == 1
+    shown = command(capsys, "show", cache, "--json")
+    assert (shown["hits"], shown["misses"]) == (hits, misses - skipped)
+    assert command(capsys, "clear", config) == f"freed {shown['bytes']:,} bytes"
+    again = command(capsys, "fill", config, "--workers", "0")
+    assert again["encoded"] + again["found"] == filled["found"] and again["left_out"] == 1
+
+    [context] = [path for path in cache.iterdir() if path.is_dir()]
     with (context / "0.dat").open("r+b") as file:
         first = file.read(1)
         file.seek(0)
         file.write(bytes([first[0] ^ 1]))
     finds = runs.run("finds", cache=runs.cache)
-    # Zeros in the place of a bad image are not stored, and the damaged features are stored again.
-    assert counts(finds) == (hits + misses - skipped - 1, skipped + 1)
+    # Zeros in the place of a bad image are not stored, and the damaged features are stored again;
+    # by then the image may have been read for a second time.
+    found, missed = counts(finds)
+    assert found + missed == hits + misses and skipped < missed <= skipped + 2
     for cached in (fills, finds):
         assert results(cached) == results(plain)
     # Where nothing can be stored, numbers are the same to the last byte of the log.

@@ -28,6 +28,7 @@ from flowtrain.cache.index import DATA, INDEX
 
 _MARK, _LOCK, _IN_USE = "cache.json", "lock", "in_use"
 _REMOVED = ".removed"
+_USES = "uses.json"
 _VERSION = 1
 _CONTEXT = re.compile(r"[0-9a-f]{32}")
 # Others hold the lock while they create, reserve or remove a few files.
@@ -55,6 +56,9 @@ class ContextUse:
     bytes: int
     """Bytes that count for the bound."""
     entries: int
+    hits: int
+    """Images of ended runs whose features were stored."""
+    misses: int
     used_at: float
     """Unix time of the last use."""
     in_use: bool
@@ -81,6 +85,17 @@ class CacheFolder:
             raise CacheError(
                 f"cache {path}: {error.strerror or error}; give a folder that can be written"
             ) from error
+
+    @staticmethod
+    def existing(path: Path) -> CacheFolder:
+        """A cache that is there already.
+
+        Raises:
+            CacheError: There is none.
+        """
+        if not (path / _MARK).exists():
+            raise CacheError(f"cache {path}: it has no {_MARK}: give the folder of flow.cache.path")
+        return CacheFolder(path)
 
     def _check_mark(self) -> None:
         mark = self.path / _MARK
@@ -150,6 +165,15 @@ class CacheFolder:
         with lock:
             yield folder
 
+    def count(self, folder: Path, *, hits: int, misses: int) -> None:
+        """Add to the hits and misses of a context in use; a disk that is full loses them."""
+        with suppress(OSError), self.locked():
+            before = _uses_of(folder)
+            after = {"hits": before["hits"] + hits, "misses": before["misses"] + misses}
+            part = folder / f"{_USES}.part"
+            part.write_text(json.dumps(after) + "\n")
+            part.replace(folder / _USES)
+
     def room(self, needed: int, wanted: int) -> int:
         """Blocks that a writer may reserve now; the caller holds the lock.
 
@@ -185,6 +209,7 @@ class CacheFolder:
                     description=description,
                     bytes=_bytes_of(folder),
                     entries=entries,
+                    **_uses_of(folder),
                     used_at=used_at,
                     in_use=not _unless_used(folder, lambda _: None),
                 )
@@ -244,6 +269,14 @@ def _bytes_of(folder: Path) -> int:
         with suppress(FileNotFoundError):
             blocks += blocks_for(path.stat().st_size, 0)
     return blocks * _BLOCK_BYTES
+
+
+def _uses_of(folder: Path) -> dict[str, int]:
+    try:
+        found = json.loads((folder / _USES).read_text())
+        return {name: int(found[name]) for name in ("hits", "misses")}
+    except (OSError, ValueError, KeyError, TypeError):  # None yet, or the file is damaged.
+        return {"hits": 0, "misses": 0}
 
 
 def _used_at(folder: Path) -> float:

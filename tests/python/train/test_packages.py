@@ -37,7 +37,7 @@ KNOW_A_RUN = {
     # They put a run together, or a rank of one.
     *("launch", "assembly", "connect", "profile"),
     # They are commands on top of these.
-    *("demo.py", "printed.py"),
+    *("demo.py", "fill.py", "printed.py"),
     # They read and write the folder of a run, which has its configuration.
     *("state/run_folder.py", "state/resume.py", "state/final.py"),
 }

@@ -28,7 +28,15 @@ def feature_cache(
     check_image_dropout(context.family.config, cache.path)
     return FeatureCache(
         CacheFolder(cache.path, cache.max_bytes),
-        partial(feature_context, context, encoder.module, config.model.folder),
+        partial(
+            feature_context,
+            context.family,
+            encoder.module,
+            config.model.folder,
+            dtype=context.dtype,
+            row_dtype=context.pool_dtype,
+            device=context.world.device,
+        ),
         width=context.family.row_width,
         dtype=context.pool_dtype,
         device=context.world.device,

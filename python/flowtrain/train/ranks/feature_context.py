@@ -11,7 +11,7 @@ import torch
 
 from flowtrain.cache import Context
 from flowtrain.models.digest import weights_digest
-from flowtrain.train.ranks.context import RankContext
+from flowtrain.models.family import Family
 
 _PACKAGES = ("flowtrain", "torch", "transformers", "pillow", "numpy", "av")
 _FILES = (
@@ -20,29 +20,39 @@ _FILES = (
 )
 
 
-def feature_context(context: RankContext, encoder: torch.nn.Module, folder: Path) -> Context:
+def feature_context(
+    family: Family,
+    encoder: torch.nn.Module,
+    folder: Path,
+    *,
+    dtype: torch.dtype,
+    row_dtype: torch.dtype,
+    device: torch.device,
+) -> Context:
     """The context of the features that a rank computes.
 
     Features of another context may differ, if only in their last bits.
 
     Args:
-        context: The rank.
+        family: Family of the model.
         encoder: All that is in front of the cut.
         folder: Hugging Face folder of the model.
+        dtype: Dtype of the passes.
+        row_dtype: Dtype of the rows.
+        device: Device of the encoder.
     """
-    device = context.world.device
     on_cpu = device.type == "cpu"
     description: dict[str, Any] = {
-        "model": context.family.config.model_type,
+        "model": family.config.model_type,
         "weights": weights_digest(encoder),
         "files": {
             name: sha256((folder / name).read_bytes()).hexdigest()
             for name in _FILES
             if (folder / name).exists()
         },
-        "dtype": str(context.dtype),
-        "rows": f"{context.pool_dtype} {dict(context.family.fields)}",
-        "projector": context.family.projector_side,
+        "dtype": str(dtype),
+        "rows": f"{row_dtype} {dict(family.fields)}",
+        "projector": family.projector_side,
         "device": "cpu" if on_cpu else torch.cuda.get_device_name(device),
         "instructions": torch.backends.cpu.get_cpu_capability() if on_cpu else None,
         "threads": torch.get_num_threads() if on_cpu else None,

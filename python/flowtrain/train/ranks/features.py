@@ -52,6 +52,7 @@ class FeatureCache:
         self._resources = ExitStack()
         self._waiting = _Waiting()
         self._thread: threading.Thread | None = None
+        self._hits = self._misses = 0
 
     @cached_property
     def folder(self) -> str:
@@ -64,6 +65,7 @@ class FeatureCache:
 
     def rows(self, stored: StoredRows) -> torch.Tensor:
         """Stored rows, shape [rows, width], on the device of the rank."""
+        self._hits += 1
         rows = torch.from_numpy(stored.rows).view(self.dtype).view(-1, self._width)
         return send(rows, self._device)
 
@@ -74,6 +76,7 @@ class FeatureCache:
             key: Key of the image.
             rows: Shape [rows, width], of the dtype of the cache. Nobody may change them.
         """
+        self._misses += 1
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._write, args=(Path(self.folder),), name="flowtrain-cache", daemon=True
@@ -91,15 +94,22 @@ class FeatureCache:
             self._waiting.end()
             self._thread.join()
             self._thread = None
+        if self._hits or self._misses:
+            self._cache.count(Path(self.folder), hits=self._hits, misses=self._misses)
+            self._hits = self._misses = 0
         self._resources.close()
 
     def _write(self, folder: Path) -> None:
         writer = Writer(self._cache, folder, self._tell)
         while (waiting := self._waiting.get()) is not None:
             key, rows = waiting
-            payload = rows.cpu().contiguous().view(-1).view(torch.uint8)
-            writer.put(key, payload.numpy().data)
+            writer.put(key, bytes_of(rows))
         writer.close()
+
+
+def bytes_of(rows: torch.Tensor) -> memoryview:
+    """The bytes of rows as they are stored."""
+    return rows.cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
 class _Waiting:

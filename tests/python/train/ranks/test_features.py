@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,11 +26,10 @@ def context_of(folder: Path, encoder: torch.nn.Module, **changes: Any) -> Contex
     given: dict[str, Any] = {
         "family": family_for(folder),
         "dtype": torch.float32,
-        "pool_dtype": torch.float32,
-        "world": SimpleNamespace(device=CPU),
+        "row_dtype": torch.float32,
+        "device": CPU,
     }
-    rank: Any = SimpleNamespace(**(given | changes))
-    return feature_context(rank, encoder, folder)
+    return feature_context(encoder=encoder, folder=folder, **(given | changes))
 
 
 def encoder_of(folder: Path) -> torch.nn.Module:
@@ -52,7 +50,7 @@ def test_only_equal_towers_processors_and_dtypes_share_features(tmp_path: Path) 
         names.add(context.name)
 
     add(context_of(tmp_path, encoder, dtype=torch.bfloat16))
-    add(context_of(tmp_path, encoder, pool_dtype=torch.bfloat16))
+    add(context_of(tmp_path, encoder, row_dtype=torch.bfloat16))
     add(context_of(tmp_path, encoder, family=family_for(tmp_path, projector_side="backbone")))
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
