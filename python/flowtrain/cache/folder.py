@@ -140,6 +140,21 @@ class CacheFolder:
                 time.sleep(_POLL_S)
             yield
 
+    def news(self, context: Context) -> str | None:
+        """A line about a context of which nothing is stored, where other contexts have features.
+
+        It says how the context differs from the one that was used last.
+        """
+        if (self.path / context.name).exists():
+            return None
+        for last in self.contexts():
+            names = ", ".join(context.differences(last.description))
+            return (
+                f"{self.path}: nothing is stored for this run, which differs from context "
+                f"{last.name[:8]}, used last, in {names}"
+            )
+        return None
+
     @contextmanager
     def use(self, context: Context) -> Iterator[Path]:
         """Within the block, the folder of a context exists, and nobody removes it.

@@ -237,6 +237,17 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
         CacheFolder(file)
 
 
+def test_a_new_context_beside_others_is_told(tmp_path: Path) -> None:
+    cache = CacheFolder(tmp_path / "cache")
+    first = Context({"weights": "a", "versions": {"torch": "1", "pillow": "2"}})
+    other = Context({"weights": "a", "versions": {"torch": "1", "pillow": "3"}, "threads": 4})
+    assert cache.news(first) is None
+    fill(cache, first, range(1))
+    assert cache.news(first) is None
+    told = cache.news(other)
+    assert told is not None and told.endswith("in threads, versions.pillow")
+
+
 def test_contexts_are_listed_and_those_in_use_are_not_cleared(tmp_path: Path) -> None:
     cache = CacheFolder(tmp_path / "cache")
     for name in "ab":

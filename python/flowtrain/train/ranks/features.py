@@ -61,7 +61,10 @@ class FeatureCache:
         Raises:
             CacheError: It cannot be used.
         """
-        return str(self._resources.enter_context(self._cache.use(self._describe())))
+        context = self._describe()
+        if news := self._cache.news(context):
+            self._tell(news)
+        return str(self._resources.enter_context(self._cache.use(context)))
 
     def rows(self, stored: StoredRows) -> torch.Tensor:
         """Stored rows, shape [rows, width], on the device of the rank."""
