@@ -119,9 +119,14 @@ class CacheFolder:
     @property
     def full(self) -> str:
         """Why there is no room, for messages."""
+        disk = os.statvfs(self.path)
+        bound = f"flow.cache.max_bytes={self._max_bytes}"
         if self._max_bytes is None:
-            return f"less than {_KEPT_FREE:.0%} of its file system would be free"
-        return f"flow.cache.max_bytes={self._max_bytes} is used up by contexts in use; raise it"
+            bound = f"{1 - _KEPT_FREE:.0%} of its file system"
+        return (
+            f"no room is left within {bound}, with {disk.f_frsize * disk.f_bavail} bytes free, and "
+            "all of its contexts are in use; raise it, or make room"
+        )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -246,10 +251,11 @@ class CacheFolder:
         return [path for path in found if path.is_dir()]
 
     def _free_bytes(self) -> int:
-        if self._max_bytes is not None:
-            return max(0, self._max_bytes - sum(map(_bytes_of, self._folders())))
         disk = os.statvfs(self.path)
-        return max(0, int(disk.f_frsize * (disk.f_bavail - _KEPT_FREE * disk.f_blocks)))
+        free = disk.f_frsize * disk.f_bavail
+        if self._max_bytes is None:
+            return max(0, free - int(_KEPT_FREE * disk.f_frsize * disk.f_blocks))
+        return max(0, min(free, self._max_bytes - sum(map(_bytes_of, self._folders()))))
 
     def _remove_oldest(self) -> bool:
         """Remove the unused context whose last use is the longest ago; return whether one was."""

@@ -101,7 +101,7 @@ def test_the_bound_holds_and_what_fits_stays(tmp_path: Path) -> None:
     with cache.use(other):
         told = fill(cache, new, range(1000))
     assert bytes_of(cache.path) <= 100 * KIB
-    assert len(told) == 1 and "max_bytes=102400 is used up" in told[0]
+    assert len(told) == 1 and "within flow.cache.max_bytes=102400" in told[0]
     # The context that nobody uses made room, and the other one is there.
     assert not (cache.path / old.name).exists()
     assert stored(cache.path / other.name, 5) == list(range(5))
