@@ -80,7 +80,9 @@ def damage(path: Path, how: str) -> None:
     if how == "a folder":
         path.mkdir()
     elif how != "missing":
-        kinds = {"empty": b"", "cut": content[: len(content) // 2], "a list": b"[1]\n"}
+        # At the end of a line, a cut file would be a shorter one.
+        cut = content[: len(content) // 2].rstrip()
+        kinds = {"empty": b"", "cut": cut, "a list": b"[1]\n"}
         path.write_bytes(kinds.get(how, b"\xff\xfe\x81\n"))
 
 
