@@ -212,6 +212,19 @@ def test_held_out_strips_are_in_the_page(tmp_path: Path) -> None:
     assert "<span>expected 17, read &lt;b&gt;</span>" in page.text
 
 
+def test_hits_of_a_cache_are_counted_over_all_images(tmp_path: Path) -> None:
+    run = started(tmp_path / "run")
+    write_logs(run, [2.0, 1.5, 1.25])
+    timing = [json.loads(line) for line in (run / "timing.jsonl").read_text().splitlines()]
+    for line, (hits, misses) in zip(timing, [(0, 6), (0, 0), (3, 1)], strict=True):
+        line |= {"cache_hits": hits, "cache_misses": misses}
+    (run / "timing.jsonl").write_text("".join(json.dumps(line) + "\n" for line in timing))
+    page = reported(run, out=tmp_path / "page.html")
+    assert "Features of 3 of 10 images (30.0%) were in the cache." in page.findings
+    rows = page.figures["Hits of the cache"]
+    assert [row["mean"] for row in rows] == [0.0, 0.75]
+
+
 def test_a_long_run_is_binned_and_keeps_its_extremes(tmp_path: Path) -> None:
     losses: list[float | None] = [2.0 + step % 7 / 8 for step in range(5000)]
     losses[3210], losses[77] = 100.0, 0.5

@@ -99,6 +99,7 @@ def _of_timing(line: dict[str, Any]) -> dict[str, Any]:
     }
     for name in ("pool_in_use_bytes", "pool_bytes", "bytes_through_pool"):
         found[name] = line[name]
+    found |= {name: line[name] for name in ("cache_hits", "cache_misses") if name in line}
     for module, figures in line.get("modules", {}).items():
         found |= {f"{module} {name}": value for name, value in figures.items()}
     for rank, size in line.get("memory_bytes", {}).items():

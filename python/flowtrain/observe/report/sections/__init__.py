@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from flowtrain.observe.report.read import ReportedRun
 from flowtrain.observe.report.sections.answers import answers
+from flowtrain.observe.report.sections.cached import cached
 from flowtrain.observe.report.sections.course import course
 from flowtrain.observe.report.sections.layout import layout
 from flowtrain.observe.report.sections.learning import learning
@@ -22,6 +23,7 @@ SECTIONS: tuple[Callable[[Sequence[ReportedRun]], Section], ...] = (
     steps_in_time,
     layout,
     packing,
+    cached,
     pool,
     course,
 )
