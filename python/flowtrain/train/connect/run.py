@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from flowtrain.config.checks import ConfigError
+from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.load import from_dict
 from flowtrain.config.schema import DataConfig, RunConfig
 from flowtrain.config.tree import to_dict
@@ -91,6 +91,10 @@ def run_of(
         DataError: The samples cannot be read, or are a stream.
         OSError: The file of a list of records cannot be written.
     """
+    require(
+        held_out is not None or not evaluate_every,
+        f"evaluate_every={evaluate_every}: nothing is evaluated without samples; give held_out",
+    )
     train = {**sections["train"], "steps": steps or 1}
     data = fields_of(samples, Path(sections["run"]))
     evaluations = {"every": evaluate_every, "keep_best": False}

@@ -10,19 +10,20 @@ import pytest
 import torch
 from PIL import Image
 
+from flowtrain.config.checks import ConfigError
 from flowtrain.data import VlmSamples
 from flowtrain.data.errors import DataError
 from flowtrain.train.connect.run import run_of
 
 
-def run(samples: Any, data: Path, job: Path) -> Any:
+def run(samples: Any, data: Path, job: Path, **options: Any) -> Any:
     sections = {
         "run": str(job),
         "model": {"path": str(data / "model")},
         "flow": {"encoder_ranks": 1, "backbone_ranks": 1},
         "train": {"global_batch": 2, "microbatch_tokens": 160},
     }
-    return run_of(sections, samples, steps=None)
+    return run_of(sections, samples, steps=None, **options)
 
 
 def test_records_in_memory_become_a_file_with_the_same_samples(
@@ -55,6 +56,17 @@ def test_samples_of_plain_loops_are_those_of_their_section_in_their_order(
     config = run(samples, data, tmp_path)
     assert config.data.path == data / "train.jsonl"
     assert config.data.max_pixels == 4096 and not config.data.shuffle
+
+
+def test_held_out_samples_are_those_that_are_given(data: Path, tmp_path: Path) -> None:
+    train, held_out = data / "train.jsonl", data / "heldout.jsonl"
+    config = run(train, data, tmp_path, held_out=VlmSamples(data / "model", held_out))
+    assert config.held_out.path == held_out and config.eval.every == 0
+    with pytest.raises(ConfigError, match=r"^evaluate_every=5: .*; give held_out"):
+        run(train, data, tmp_path, evaluate_every=5)
+    sources = {"sources": [{"path": str(train)}, {"path": str(held_out)}]}
+    with pytest.raises(ConfigError, match=r"^held_out: samples of several sources"):
+        run(train, data, tmp_path, held_out=sources)
 
 
 class _Rows(torch.utils.data.Dataset[Any]):
