@@ -35,6 +35,13 @@ sys.exit(command())
 """
 
 
+@pytest.fixture(autouse=True)
+def _size_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size is that of the terminal, whatever the environment of the tests says."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("LINES", raising=False)
+
+
 @pytest.mark.limit(60)
 @pytest.mark.parametrize("piped", [False, True])
 def test_ctrl_c_removes_the_bar_and_shows_the_cursor(piped: bool) -> None:
