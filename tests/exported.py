@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from flowtrain.plan.plan_file import PlanFile, PlannedModule, PlannedRun
+from flowtrain.plan.plan_file import PlanFile, PlannedModule
 from flowtrain.plan.result import Layout, Plan, StageLayout
+from tests import plans
 from tests.plans import module_plan, plan, plan_file
 
 TOWER = ("model.visual.patch_embed", "model.visual.blocks.0", "model.visual.blocks.1")
 IN_FRONT = (*TOWER, "model.visual.merger", "model.language_model.embed_tokens")
 BEHIND = ("model.language_model.norm", "lm_head")
 
-RUN = PlannedRun(
-    trained_parts=("encoder", "projector", "backbone"),
-    lora=(),
-    mode="strict",
-    dtype="float32",
-    compute_dtype="bfloat16",
-    optimizer="adamw",
-    momentum=False,
-    global_batch=512,
-    microbatch_tokens=8498,
-    logit_bytes=1 << 30,
-    item_tokens=8192,
-)
+RUN = replace(plans.RUN, microbatch_tokens=8498, logit_bytes=1 << 30)
 
 
 def prefix(

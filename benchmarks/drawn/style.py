@@ -1,4 +1,4 @@
-"""What the pictures have in common: colors that are told apart on white, and sizes of letters."""
+"""The style of the pictures: colors that are told apart on white, and font sizes."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def _ends(shown: Timeline) -> list[tuple[int, float]]:
 
 
 def flattened(slices: Sequence[Slice], shortest: float) -> list[tuple[float, float, str]]:
-    """What is seen of slices that are drawn over each other; the shortest join the one before."""
+    """The visible parts of slices drawn over each other; the shortest join the one before."""
     edges = sorted({time for each in slices for time in (each.start, each.end)})
     spans: list[tuple[float, float, str]] = []
     for start, end in itertools.pairwise(edges):

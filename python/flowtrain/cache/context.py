@@ -13,7 +13,7 @@ DESCRIPTION = "context.json"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What determines a payload beside its key.
+    """All that a payload depends on, except its key.
 
     Attributes:
         description: Values that JSON holds, such as digests of weights, dtypes and versions.

@@ -36,7 +36,7 @@ _LOCK_S, _POLL_S = 30.0, 0.01
 _KEPT_FREE = 0.1
 """Share of the file system that a cache without a bound leaves free."""
 
-# What a writer reserves, and what counts for the bound, are blocks: an entry, and its share of
+# Writers reserve blocks, and blocks count for the bound: each is an entry, and its share of
 # payloads. Payloads that are larger on average use less for entries.
 _BLOCK_BYTES = 4096
 BLOCK_DATA_BYTES = _BLOCK_BYTES - ENTRY_BYTES

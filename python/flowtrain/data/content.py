@@ -21,7 +21,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a file had when it was read.
+    """The content of a file when it was read.
 
     Attributes:
         digest: SHA-256 of its bytes.

@@ -1,4 +1,4 @@
-"""What the model answers on held-out samples."""
+"""Answers of the model to held-out samples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowtrain.pages import Figure, Picture, Pictures, Section
 
 
 def answers(runs: Sequence[ReportedRun]) -> Section:
-    """What was read of held-out images, where a run has such answers."""
+    """Texts that the model has read in held-out images, of runs that have them."""
     findings, figures = [], []
     for run in runs:
         if not run.strips:
