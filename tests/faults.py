@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
+from flowtrain.cache.reader import Payload, Reader
 from flowtrain.schedule import Action
 from flowtrain.steps import StepPlan
 from flowtrain.train.parallel.buckets import GradientBuckets
@@ -42,6 +43,17 @@ def drop_gradient() -> None:
         return key
 
     RecordReceiver.gather = lossy
+
+
+def slow_features() -> None:
+    """Fetch features from a disk that takes a tenth of a second for each image."""
+    get = Reader.get
+
+    def slow(self: Reader, key: bytes) -> Payload | None:
+        time.sleep(0.1)
+        return get(self, key)
+
+    Reader.get = slow
 
 
 def local_count() -> None:

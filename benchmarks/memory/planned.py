@@ -60,7 +60,7 @@ def planned_bytes(
 def _context(config: RunConfig, work: Work) -> Context:
     side = "backbone" if config.flow.mode == "frozen" else "encoder"
     layout = config.flow.chosen
-    space = laid_out(run_space(config.flow.mode), layout)
+    space = laid_out(run_space(config.flow), layout)
     if layout.backbone_ranks > 1:
         parallel = config.parallel
         space = sharded(space, {"encoder": parallel.encoder, "backbone": parallel.backbone})

@@ -93,9 +93,14 @@ class CacheFolder:
         Raises:
             CacheError: There is none.
         """
-        if not (path / _MARK).exists():
+        if not CacheFolder.is_in(path):
             raise CacheError(f"cache {path}: it has no {_MARK}: give the folder of flow.cache.path")
         return CacheFolder(path)
+
+    @staticmethod
+    def is_in(path: Path) -> bool:
+        """Whether a folder is a cache."""
+        return (path / _MARK).exists()
 
     def _check_mark(self) -> None:
         mark = self.path / _MARK

@@ -63,6 +63,13 @@ def add_parser(commands: Any) -> None:
         help="keep the states of sharded modules in host memory, as optim.offload does",
     )
     parser.add_argument(
+        "--cache-hits",
+        type=float,
+        metavar="SHARE",
+        help="share of the images, such as .9, whose features are in a cache and are not encoded "
+        "(default: that which is expected of flow.cache of run.yaml)",
+    )
+    parser.add_argument(
         "--fix",
         action="append",
         default=[],
@@ -137,6 +144,7 @@ def run(given: argparse.Namespace) -> int:
             offload=given.offload,
             export=given.export,
             gpu_hour=given.gpu_hour,
+            cache_hits=given.cache_hits,
         ),
         lambda config, lora: describe(
             config.model.folder, projector_side=config.projector_side, lora=lora

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from flowtrain.config.checks import positive, require
 
@@ -18,6 +19,9 @@ class CacheConfig:
     do not depend on others."""
     max_bytes: int | None = None
     """Maximum bytes of the folder; null leaves a tenth of its file system free."""
+    fetch: Literal["auto", "always"] = "auto"
+    """`auto` times the first images, and ends the use of the cache where fetching features takes
+    longer than reading, decoding and encoding the image; `always` does not."""
 
     def __post_init__(self) -> None:
         if self.max_bytes is not None:

@@ -36,6 +36,8 @@ class SamplePixels:
     kind: Visual
     key: bytes | None = None
     """Key of its features in a cache that lacks them; None if they are not to be stored."""
+    read_s: float = 0.0
+    """Seconds to read and decode it, if it has a key."""
 
     @property
     def skipped(self) -> bool:
@@ -54,6 +56,8 @@ class StoredRows:
 
     rows: NDArray[np.uint8]
     """Bytes of its rows, as they cross the pool."""
+    read_s: float
+    """Seconds to find and read them, the digest of the file included."""
     skipped: ClassVar[bool] = False
 
 

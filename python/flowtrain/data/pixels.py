@@ -5,6 +5,7 @@ A *visual* is an image or a video.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -109,7 +110,7 @@ class VisualReader:
         return self._pixels(conversation, conversation.visuals[visual], grid)
 
     def features(
-        self, conversation: Conversation, visual: int, grid: Grid, folder: str
+        self, conversation: Conversation, visual: int, grid: Grid, folder: str, *, find: bool
     ) -> SamplePixels | StoredRows:
         """Features of a visual from a cache, or its 8-bit values with the key of its features.
 
@@ -118,10 +119,12 @@ class VisualReader:
             visual: Number of the visual within the sample.
             grid: Its planned grid.
             folder: Folder of the context in the cache.
+            find: Whether to look for the features.
 
         Raises:
             DataError: As `pixels`.
         """
+        start = time.perf_counter()
         file = conversation.visuals[visual]
         try:
             content = content_of(file)
@@ -130,12 +133,17 @@ class VisualReader:
         if content is None:
             return self.pixels(conversation, visual, grid)
         key = self._key(conversation, file, grid, content.digest)
-        if (stored := self._stored.get(folder)) is None:
-            stored = self._stored[folder] = Reader(Path(folder))
-        if (rows := stored.get(key)) is not None:
-            return StoredRows(rows)
+        if find and (rows := self._reader(folder).get(key)) is not None:
+            return StoredRows(rows, time.perf_counter() - start)
         made = self._pixels(conversation, content.file, grid)
-        return replace(made, key=None if made.skipped or not content.is_same() else key)
+        if made.skipped or not content.is_same():
+            return made
+        return replace(made, key=key, read_s=time.perf_counter() - start)
+
+    def _reader(self, folder: str) -> Reader:
+        if (reader := self._stored.get(folder)) is None:
+            reader = self._stored[folder] = Reader(Path(folder))
+        return reader
 
     def _key(
         self, conversation: Conversation, file: VisualFile, grid: Grid, digest: bytes

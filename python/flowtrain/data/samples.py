@@ -305,7 +305,7 @@ class SampleReader:
         return SamplePixels(values=visual.pixels.float().numpy(), kind=visual.kind)
 
     def features(
-        self, sample: int, image: int, grid: Grid, folder: str
+        self, sample: int, image: int, grid: Grid, folder: str, find: bool = True
     ) -> SamplePixels | StoredRows:
         """Features of one image or video from a cache, or what `pixels` returns with their key.
 
@@ -314,13 +314,14 @@ class SampleReader:
             image: As for `pixels`.
             grid: As for `pixels`.
             folder: Folder of the context in the cache.
+            find: Whether to look for the features; otherwise they are as if not stored.
 
         Raises:
             DataError: As `pixels`.
         """
         read = self.read(sample)
         if isinstance(read, Conversation):
-            return self._visuals.features(read, image, grid, folder)
+            return self._visuals.features(read, image, grid, folder, find=find)
         return self.pixels(sample, image, grid)
 
     def _sizes_and_texts(

@@ -8,7 +8,7 @@ from itertools import combinations, product
 from typing import Any, get_args
 
 from flowtrain.config.checks import ConfigError, require
-from flowtrain.config.flow import Mode as FlowMode
+from flowtrain.config.flow import FlowConfig
 from flowtrain.config.layout import RankLayout
 from flowtrain.config.parallel import ModuleParallel
 from flowtrain.cost.communication import Mesh
@@ -62,8 +62,8 @@ def narrowed(space: Space, words: Sequence[str], *, encoders: Sequence[str]) -> 
     for fix, held in product(space.fixed[len(of_mode) :], of_mode):
         require(
             (fix.module, fix.field) != (held.module, held.field) or fix == held,
-            f"{space.runtime.option} --fix {fix}: runs of this flow.mode have {held}; leave one of "
-            "them out",
+            f"{space.runtime.option} --fix {fix}: runs of this flow.mode, or with flow.cache, have "
+            f"{held}; leave one of them out",
         )
     for one, two in combinations(words, 2):
         (name, _, value), (other, _, another) = one.partition("="), two.partition("=")
@@ -128,11 +128,12 @@ def _size(text: str, where: str) -> int:
     return int(text)
 
 
-def run_space(mode: FlowMode) -> Space:
+def run_space(flow: FlowConfig) -> Space:
     """Plans that FlowTrain runs: on one host, each module divided over its ranks or not.
 
     Args:
-        mode: `flow.mode`. With `bounded`, encoders are replicated, and steps are in one order.
+        flow: Section `flow`. With mode `bounded`, encoders are replicated, and steps are in one
+            order; with a cache, encoders are replicated.
     """
     space = Space(
         modes=("colocated", "disaggregated"),
@@ -142,10 +143,10 @@ def run_space(mode: FlowMode) -> Space:
         ep=(1,),
         runtime=FLOWTRAIN,
     )
-    if mode != "bounded":
+    if flow.mode != "bounded" and flow.cache.path is None:
         return space
     fixed = (Fix(module="encoder", field="sharding", value="replicated"),)
-    return replace(space, chunks=False, fixed=fixed)
+    return replace(space, chunks=flow.mode != "bounded", fixed=fixed)
 
 
 def sharded(space: Space, parallel: Mapping[str, ModuleParallel]) -> Space:

@@ -135,12 +135,19 @@ def planned_samples(name: str | None, config: RunConfig, *, seed: int) -> Worklo
     return workload
 
 
-def run_work(config: RunConfig, samples: Workload, *, chooses_tokens: bool = False) -> Work:
+def run_work(
+    config: RunConfig,
+    samples: Workload,
+    *,
+    chooses_tokens: bool = False,
+    cache_hits: float = 0.0,
+) -> Work:
     """A step of a run.
 
     Args:
         config: The run.
         samples: Its samples, or some of them.
+        cache_hits: Share of the images whose features are in a cache.
         chooses_tokens: Whether the planner chooses the tokens of a microbatch.
 
     Raises:
@@ -154,8 +161,10 @@ def run_work(config: RunConfig, samples: Workload, *, chooses_tokens: bool = Fal
         itemsize=ITEMSIZES[config.model.pass_dtype],
         stored_itemsize=ITEMSIZES[config.model.dtype],
         microbatch_tokens=None if chooses_tokens else config.train.microbatch_tokens,
-        item_tokens=config.flow.item_tokens,
+        # With a cache, each image is encoded alone.
+        item_tokens=config.flow.item_tokens if config.flow.cache.path is None else 1,
         logit_bytes=config.train.logit_bytes,
+        cache_hits=cache_hits,
     )
 
 

@@ -13,6 +13,7 @@ from flowtrain.config.load import load
 from flowtrain.config.parallel import ModuleParallel
 from flowtrain.config.schema import RunConfig
 from flowtrain.config.tree import to_dict
+from flowtrain.plan.cached import expected_hits
 from flowtrain.plan.cluster import Cluster, parse_cluster
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.export import TARGETS
@@ -64,6 +65,8 @@ class Request:
         offload: Whether states are in host memory, as with `optim.offload`.
         export: Name of another program, to search only layouts that it runs; None for none.
         gpu_hour: Price of an hour of a GPU; None without one.
+        cache_hits: Share of the images whose features are in a cache; None for that which is
+            expected of `flow.cache` of the run.
     """
 
     words: Sequence[str]
@@ -81,6 +84,7 @@ class Request:
     offload: bool = False
     export: str | None = None
     gpu_hour: float | None = None
+    cache_hits: float | None = None
 
 
 Describe = Callable[[RunConfig, Mapping[str, int]], ModelDescription]
@@ -163,7 +167,7 @@ def answer_request(
             f"of {model.name}; leave {option} out for a plan that is modelled alone, and fix sizes "
             f"with --fix, such as {encoders[0]}.dp=2",
         )
-    space = run_space(config.flow.mode) if request.only_run else Space()
+    space = run_space(config.flow) if request.only_run else Space()
     space = space if target is None else target.space_of(model)
     space = narrowed(space, request.fixed, encoders=encoders)
     measured = (
@@ -310,9 +314,21 @@ def _one_node(cluster: Cluster) -> Cluster:
 def _work(config: RunConfig, request: Request, samples: Samples) -> Work:
     if _has_own_samples(request):
         workload = samples.sizes(config)
+        expected = expected_hits(config, workload, samples=len(workload))
     else:
         workload = planned_samples(request.workload, config, seed=request.seed)
-    return run_work(config, workload, chooses_tokens=chooses_tokens(request.words))
+        expected = 0.0
+    try:
+        return run_work(
+            config,
+            workload,
+            chooses_tokens=chooses_tokens(request.words),
+            cache_hits=expected if request.cache_hits is None else request.cache_hits,
+        )
+    except ValueError as error:
+        if request.cache_hits is None:
+            raise
+        raise ConfigError(f"--cache-hits: {error}") from error
 
 
 def _checked(
@@ -327,7 +343,7 @@ def _checked(
         )
     work = replace(work, microbatch_tokens=config.train.microbatch_tokens)
     parallel: dict[str, ModuleParallel] = {module: config.parallel_of(module) for module in MODULES}
-    space = sharded(laid_out(run_space(config.flow.mode), layout), parallel)
+    space = sharded(laid_out(run_space(config.flow), layout), parallel)
     return _point(model, work, pools, space, gpus=len(layout.labels))
 
 

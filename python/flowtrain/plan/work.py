@@ -39,6 +39,8 @@ class Work:
         item_tokens: `flow.item_tokens`: maximum tokens that an encoder makes at once; a larger
             input is alone.
         logit_bytes: `train.logit_bytes`: maximum bytes of the logits that are held at once.
+        cache_hits: Share of the inputs whose features are in a cache (`flow.cache`): their encoder
+            is not computed. Nothing in front of the cut may train then.
     """
 
     workload: Workload
@@ -51,6 +53,7 @@ class Work:
     target_share: float = 1.0
     item_tokens: int = ITEM_TOKENS
     logit_bytes: int = LOGIT_BYTES
+    cache_hits: float = 0.0
 
     def __post_init__(self) -> None:
         name = f"workload '{self.workload.name}'"
@@ -68,6 +71,14 @@ class Work:
             )
         if not 0 < self.target_share <= 1:
             raise ValueError(f"target_share={self.target_share}: it must be above 0, and at most 1")
+        if not 0 <= self.cache_hits <= 1:
+            raise ValueError(f"cache_hits={self.cache_hits:g}: it must be from 0 to 1")
+        if self.cache_hits and "encoder" in self.trained:
+            raise ValueError(
+                f"cache_hits={self.cache_hits:g} with a trained encoder: its features change in "
+                "each step and are not stored; freeze it with model.freeze=[encoder], or leave "
+                "cache_hits out"
+            )
         tokens = self.workload.tokens
         encoded = numpy.array([self.encoded_tokens(modality) for modality in MODALITIES])
         if (bad := (encoded < 0).any(0) | (encoded.sum(0) > tokens)).any():

@@ -364,7 +364,8 @@ groups:
                 "--fix",
                 "encoder.sharding=full",
             ],
-            "--fix encoder.sharding=full: runs of this flow.mode have encoder.sharding=replicated;",
+            "--fix encoder.sharding=full: runs of this flow.mode, or with flow.cache, have "
+            "encoder.sharding=replicated;",
         ),
         (["--only-run", "--gpus", "1..4"], "--gpus 1..4: a run has one host, of 2 GPUs; give at"),
         (["--fix", "mode=both"], "--fix mode=both: choose from prefix, colocated, disaggregated"),

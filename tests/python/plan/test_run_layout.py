@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flowtrain.config.cache import CacheConfig
 from flowtrain.config.checks import ConfigError
+from flowtrain.config.flow import FlowConfig
 from flowtrain.config.parallel import ModuleParallel, ParallelConfig
 from flowtrain.plan.fixed import narrowed, run_space
 from flowtrain.plan.fixed_sizes import check_sizes
@@ -21,8 +24,8 @@ from tests.planned import small_model, small_pool, small_work
 GIVEN: dict[str, Any] = {"neighbours": False, "batches": 0}
 
 
-def found(*words: str, mode: Any = "strict") -> PlanReport:
-    space = narrowed(run_space(mode), words, encoders=["encoder"])
+def found(*words: str, **flow: Any) -> PlanReport:
+    space = narrowed(run_space(FlowConfig(**flow)), words, encoders=["encoder"])
     return search(small_model(), small_work(), [small_pool(4)], space=space, **GIVEN)
 
 
@@ -41,7 +44,7 @@ def test_a_plan_may_be_fixed_to_copies_that_some_ranks_divide() -> None:
         (["backbone.shard_ranks=2", "backbone.dp=3"], "must divide the replicas"),
         (["backbone.shard_ranks=2", "backbone.sharding=replicated"], "nothing is divided"),
     ):
-        space = narrowed(run_space("strict"), words, encoders=["encoder"])
+        space = narrowed(run_space(FlowConfig()), words, encoders=["encoder"])
         with pytest.raises(ConfigError, match=said):
             check_sizes(space, small_model(), [pool], batch=32)
 
@@ -51,15 +54,19 @@ def test_with_stale_weights_encoders_are_whole_and_steps_in_one_order() -> None:
         encoder = RunLayout.of_plan(plan).parallel.encoder
         return encoder.sharding == "replicated" and plan.chunk_slots is None
 
-    assert all(map(allowed, found(mode="bounded").plans))
+    assert all(map(allowed, found(mode="bounded", staleness=1).plans))
     otherwise = found().plans
     assert any(plan.chunk_slots for plan in otherwise)
+    # Ranks of a sharded encoder could not encode different images.
+    cached = found(mode="frozen", cache=CacheConfig(path=Path("features"))).plans
+    assert any(plan.chunk_slots for plan in cached)
+    assert {plan.module("encoder").layout.sharding for plan in cached} == {"replicated"}
     assert any(plan.module("encoder").layout.sharding == "full" for plan in otherwise)
 
 
 def test_an_encoder_of_a_run_on_its_own_keeps_a_whole_step() -> None:
     words = ("mode=disaggregated", "microbatches=4", "encoder.dp=2", "backbone.dp=2")
-    space = narrowed(run_space("strict"), words, encoders=["encoder"])
+    space = narrowed(run_space(FlowConfig()), words, encoders=["encoder"])
     pool = small_pool(4, memory_bytes=4_000_000_000)
     step, two = (
         search(small_model(), small_work(), [pool], space=each, **GIVEN).best.modules[0]

@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.registry import family_for
 from flowtrain.models.sides import Backbone
-from flowtrain.steps import CorrectionEvent, Document, StepPlan
+from flowtrain.steps import CorrectionEvent, Document, PlannedImage, StepPlan
 from flowtrain.train.assembly.reads import reading_of
 from flowtrain.train.control.exchange import StepDecision
 from flowtrain.train.input.prefetch import Prefetch, Request
@@ -75,6 +75,7 @@ class Alone:
         self._family = family_for(config.model.folder, projector_side=config.projector_side)
         self._mode = config.flow.mode
         self._recomputes = config.flow.recompute
+        self._each_alone = config.flow.cache.path is not None
         self._clip_norm = config.optim.clip_norm
         self._prefetch = prefetch
         self._pixels = PixelMaker(self._family)
@@ -121,9 +122,9 @@ class Alone:
 
     def _encoder(self, plan: StepPlan) -> None:
         graphs = []
-        for item in plan.items:
-            images = [self._prefetch.get(plan.step, ("pixels", image)) for image in item.images]
-            grids = [image.grid for image in item.images]
+        for planned in self._encoded_together(plan):
+            images = [self._prefetch.get(plan.step, ("pixels", image)) for image in planned]
+            grids = [image.grid for image in planned]
             pixels = self._pixels(images, grids, dtype=self._dtype, device=self._device)
             encode = partial(self._module.module, pixels, grids)
             keeps_graph = not (self._frozen_encoder or self._recomputes)
@@ -137,6 +138,11 @@ class Alone:
             rows = make()
             rows.backward(self._noise[: len(rows)])
         self._update()
+
+    def _encoded_together(self, plan: StepPlan) -> Iterator[Sequence[PlannedImage]]:
+        """Images that the run encodes together."""
+        for item in plan.items:
+            yield from [[image] for image in item.images] if self._each_alone else [item.images]
 
     def _update(self) -> None:
         norm = self._module.norm()

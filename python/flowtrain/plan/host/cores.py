@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from flowtrain.config.layout import RankLayout
 from flowtrain.cost.step import RankTimes
+from flowtrain.plan.cached import words_of
 from flowtrain.plan.host.choice import Choice
 from flowtrain.plan.host.sampled import SampledSteps
 from flowtrain.plan.run_layout import RunLayout
@@ -28,6 +29,7 @@ def choose_on_cores(
     reduce_bytes: float,
     read_s: float,
     source: str,
+    cache_hits: float = 0.0,
 ) -> Choice:
     """The layout with the shortest estimated step.
 
@@ -39,19 +41,27 @@ def choose_on_cores(
         reduce_bytes: Bytes per second that a rank sends in an all-reduce.
         read_s: Seconds of a core to read a sample.
         source: Where the times are from.
+        cache_hits: Expected share of the images whose features are in the cache of the run: these
+            are neither read nor encoded.
     """
     # As many cores as a rank has threads count as one.
     units = max(1, cores // threads)
 
     def priced(layout: RankLayout) -> float:
         return step_seconds(
-            steps, layout, times, cores=units, reduce_bytes=reduce_bytes, read_s=read_s / threads
+            steps,
+            layout,
+            times,
+            cores=units,
+            reduce_bytes=reduce_bytes,
+            read_s=(1 - cache_hits) * read_s / threads,
+            encoded=1 - cache_hits,
         )
 
     layouts = candidates(
         cores=units,
         max_ranks=max(1, min(int(_RANKS_PER_CORE * units), steps.global_batch)),
-        encoder_share=_encoder_share(steps, times),
+        encoder_share=_encoder_share(steps, times, encoded=1 - cache_hits),
     )
     seconds = {layout: priced(layout) for layout in layouts}
     best, *others = sorted(seconds.items(), key=lambda each: each[1])
@@ -59,7 +69,7 @@ def choose_on_cores(
         layout=RunLayout(ranks=best[0]),
         step_s=best[1],
         where=f"{cores} core{'s' * (cores > 1)}",
-        source=source,
+        source=source + words_of(cache_hits),
         next_best=(RunLayout(ranks=others[0][0]), others[0][1]) if others else None,
     )
 
@@ -72,6 +82,7 @@ def step_seconds(
     cores: int,
     reduce_bytes: float,
     read_s: float,
+    encoded: float = 1.0,
 ) -> float:
     """Estimated mean seconds of a step.
 
@@ -88,6 +99,7 @@ def step_seconds(
         cores: Cores, over which the ranks are spread.
         reduce_bytes: Bytes per second that a rank sends in an all-reduce.
         read_s: Seconds of a core to read a sample.
+        encoded: Share of the images that are encoded.
     """
     reading_s = steps.global_batch * read_s
 
@@ -101,7 +113,7 @@ def step_seconds(
             [steps.rank_seconds(plan, world, rank, times) for rank in range(world.size)]
             for world in layout.worlds
         ]
-        computing = [[rank.encode + rank.backbone for rank in world] for world in worlds]
+        computing = [[encoded * rank.encode + rank.backbone for rank in w] for w in worlds]
         phases = computing if in_turn else [[load for world in computing for load in world]]
         updates = [rank.update for world in worlds for rank in world]
         work_s = sum(map(sum, phases)) + sum(updates) + reading_s
@@ -114,13 +126,13 @@ def step_seconds(
     return (statistics.fmean(found) + reduce_s) * (1 + _CROWDING * surplus)
 
 
-def _encoder_share(steps: SampledSteps, times: RankTimes) -> float:
+def _encoder_share(steps: SampledSteps, times: RankTimes, *, encoded: float) -> float:
     """The encoder's share of forward and backward passes on one rank."""
     alone = RankLayout.colocated_on(1)
     (world,) = alone.worlds
     ranks = [steps.rank_seconds(plan, world, 0, times) for plan in steps.plans(alone)]
     encode, backbone = (sum(getattr(rank, n) for rank in ranks) for n in ("encode", "backbone"))
-    return encode / (encode + backbone)
+    return encoded * encode / (encoded * encode + backbone)
 
 
 def candidates(*, cores: int, max_ranks: int, encoder_share: float) -> list[RankLayout]:

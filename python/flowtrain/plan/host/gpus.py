@@ -8,6 +8,7 @@ from flowtrain.config.checks import ConfigError
 from flowtrain.config.layout import MODULES
 from flowtrain.config.parallel import ModuleParallel, ParallelConfig
 from flowtrain.config.schema import RunConfig
+from flowtrain.plan.cached import words_of
 from flowtrain.plan.cluster import Cluster
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.fixed import run_space, sharded
@@ -18,6 +19,7 @@ from flowtrain.plan.profiles import measured_times
 from flowtrain.plan.result import NoPlanError, OutOfRangeError, PlanReport
 from flowtrain.plan.run_layout import RunLayout
 from flowtrain.plan.search import search
+from flowtrain.plan.work import Work
 from flowtrain.workloads import Workload
 
 
@@ -27,6 +29,8 @@ def choose_on_gpus(
     samples: Workload,
     cluster: Cluster,
     calibrated: Measured | None,
+    *,
+    cache_hits: float = 0.0,
 ) -> Choice:
     """The layout that `flowtrain plan --only-run` finds.
 
@@ -39,6 +43,7 @@ def choose_on_gpus(
         cluster: GPUs of one type on one host, of which at most `train.global_batch` are used.
         calibrated: Times on them, in place of those of a data sheet; those of `flow.profile` take
             precedence.
+        cache_hits: Expected share of the images whose features are in the cache of the run.
 
     Raises:
         ConfigError: No layout fits into memory, or the profile is one of another device or dtype.
@@ -47,11 +52,12 @@ def choose_on_gpus(
     (group,) = cluster.groups
     group = group.with_gpus(min(group.gpus, config.train.global_batch))
     host = Cluster(groups=(group,))
+    work = run_work(config, samples, cache_hits=cache_hits)
     try:
         try:
-            report, source = _searched(config, model, samples, host, calibrated), ""
+            report, source = _searched(config, model, work, host, calibrated), ""
         except OutOfRangeError:
-            report = _searched(config, model, samples, host, calibrated, extrapolate=True)
+            report = _searched(config, model, work, host, calibrated, extrapolate=True)
             source = ", extrapolated to small rows"
     except NoPlanError as error:
         raise ConfigError(
@@ -77,7 +83,7 @@ def choose_on_gpus(
         layout=layouts[0],
         step_s=report.best.best_s,
         where=f"{group.gpus} {group.gpu.name}",
-        source=source,
+        source=source + words_of(cache_hits),
         next_best=next_best,
     )
 
@@ -85,7 +91,7 @@ def choose_on_gpus(
 def _searched(
     config: RunConfig,
     model: ModelDescription,
-    samples: Workload,
+    work: Work,
     cluster: Cluster,
     calibrated: Measured | None,
     *,
@@ -97,8 +103,7 @@ def _searched(
         )
     else:
         measured = {} if calibrated is None else {cluster.groups[0].gpu.name: calibrated}
-    work = run_work(config, samples)
-    space = run_space(config.flow.mode)
+    space = run_space(config.flow)
     if cluster.gpus > 1:  # One rank has nothing to share out.
         space = sharded(space, _given(config.parallel))
     if (again := config.parallel.backbone).recompute != "none" and again.recompute_layers is None:

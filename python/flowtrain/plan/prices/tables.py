@@ -95,6 +95,9 @@ class Tables:
         self.block = numpy.array([layer.takes is not None for layer in layers])
         self.gradient = (trains | earlier) & reaches
         self._weight_gradient = trains & reaches
+        # In front of the cut, only features that are not in a cache are computed.
+        hits = numpy.where(self.vision & ~self.gradient, work.cache_hits, 0.0)
+        self._computed = 1.0 - hits
         self._input_gradient = self.gradient * numpy.where(earlier, 1.0, self._behind_first())
         total, experts, unused = (
             numpy.array([values[number] for number in self.first], numpy.float64)
@@ -294,7 +297,7 @@ class Tables:
                 + self._weight_gradient[kind] * took.backward_weight
             )
             found[2, kind] = took.attention
-        return found
+        return found * self._computed
 
     def _behind_first(self) -> FloatArray:
         """Share of the linear products whose input has a gradient if their part alone trains."""

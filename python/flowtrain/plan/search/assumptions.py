@@ -59,6 +59,13 @@ def assumptions_of(
         "a larger one alone",
         source="flow.item_tokens",
     )
+    if work.cache_hits:
+        yield Assumption(
+            name="cached features",
+            value=f"{100 * work.cache_hits:.0f} % of the images or clips are not encoded; data "
+            "workers read their features beside the ranks, in no time of these",
+            source="--cache-hits, or the epochs of the run and what flow.cache holds",
+        )
     yield Assumption(
         name="heaviest sample",
         value="replicas that meet in each microbatch, and pipelines, wait for the heaviest sample "

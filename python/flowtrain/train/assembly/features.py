@@ -38,6 +38,8 @@ def feature_cache(
             device=context.world.device,
         ),
         width=context.family.row_width,
+        always=cache.fetch == "always",
+        reports=context.world.replica == 0,
         dtype=context.pool_dtype,
         device=context.world.device,
     )

@@ -11,12 +11,14 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.cores import available_cores, cpu_name
 from flowtrain.cost.rates import RateTimes
 from flowtrain.data.errors import DataError
+from flowtrain.data.records import Dataset
 from flowtrain.data.sizes import read_sizes
 from flowtrain.models.describe import describe_family
 from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.family import Family
 from flowtrain.models.lora import with_lora
 from flowtrain.models.registry import family_for
+from flowtrain.plan.cached import expected_hits
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.host import Choice, choose_on_cores, choose_on_gpus
 from flowtrain.plan.host.sampled import SampledModel, SampledSteps
@@ -92,7 +94,20 @@ def _on_gpus(config: RunConfig, family: Family) -> Choice | None:
         samples = workload_of(config, family, first_samples(config).sizes)
     if not len(samples):
         return None
-    return choose_on_gpus(config, _described(config, family), samples, cluster, calibrated)
+    return choose_on_gpus(
+        config,
+        _described(config, family),
+        samples,
+        cluster,
+        calibrated,
+        cache_hits=expected_hits(config, samples, samples=_num_samples(config)),
+    )
+
+
+def _num_samples(config: RunConfig) -> int:
+    """Samples of an epoch; 0 for a stream."""
+    dataset = Dataset(config.data)
+    return 0 if dataset.is_stream else len(dataset)
 
 
 def _described(config: RunConfig, family: Family) -> ModelDescription:
@@ -117,6 +132,7 @@ def _on_cores(config: RunConfig, family: Family) -> Choice | None:
     part_bytes: Counter[str] = Counter()
     for name, size in _stepped_sizes(config, family).items():
         part_bytes[family.part_of(name)] += itemsize * size
+    workload = workload_of(config, family, samples.sizes)
     steps = SampledSteps(
         SampledModel(
             layers=_described(config, family).layers if config.lora.adapters else family.layers,
@@ -130,7 +146,8 @@ def _on_cores(config: RunConfig, family: Family) -> Choice | None:
         recompute=config.flow.recompute,
         trained=config.trained_parts,
         microbatch_tokens=config.train.microbatch_tokens,
-        item_tokens=config.flow.item_tokens,
+        # With a cache, each image is encoded alone.
+        item_tokens=config.flow.item_tokens if config.flow.cache.path is None else 1,
         parallel=config.parallel,
         logit_bytes=config.train.logit_bytes,
     )
@@ -153,4 +170,5 @@ def _on_cores(config: RunConfig, family: Family) -> Choice | None:
         reduce_bytes=rates.reduce_bytes,
         read_s=samples.read_s,
         source="calibration" if profile is None else profile.name,
+        cache_hits=expected_hits(config, workload, samples=_num_samples(config)),
     )

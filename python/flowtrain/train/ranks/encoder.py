@@ -152,6 +152,8 @@ class EncoderPart:
     def drop(self, plan: StepPlan) -> None:
         """Drop the images of a step."""
         self._prefetch[plan.kind].forget(plan.step)
+        if self._cache is not None:
+            self._cache.forget(plan.step)
 
     def close(self) -> None:
         """Write the features that wait for it."""
@@ -169,7 +171,8 @@ class EncoderPart:
         if item.is_dummy:
             return _Encoded(self._rows(plan, item, *self._zeros, with_graph=with_graph), [])
         reads = self._prefetch[plan.kind]
-        images = [reads.get(plan.step, _request(image, self._cache)) for image in item.images]
+        requests = (_request(plan.step, image, self._cache) for image in item.images)
+        images = [reads.get(plan.step, request) for request in requests]
         grids = [image.grid for image in item.images]
         if self._cache is None:
             rows = self._encode_images(plan, item, images, grids, with_graph=with_graph)
@@ -196,12 +199,11 @@ class EncoderPart:
         grid: Grid,
     ) -> torch.Tensor:
         """Rows of one image, from the cache or for it, in its dtype."""
-        if isinstance(image, StoredRows):
-            return cache.rows(image)
-        rows = self._encode_images(plan, item, [image], [grid], with_graph=False).to(cache.dtype)
-        if image.key is not None:
-            cache.keep(image.key, rows)
-        return rows
+
+        def encode(pixels: SamplePixels) -> torch.Tensor:
+            return self._encode_images(plan, item, [pixels], [grid], with_graph=False)
+
+        return cache.rows(image, encode)
 
     def _encode_images(
         self,
@@ -256,8 +258,8 @@ def pixel_requests(
     """Images that the encoder of a rank reads for a plan, or their features from its cache."""
     for item in plan.items_of(rank):
         for image in item.images:
-            yield _request(image, cache)
+            yield _request(plan.step, image, cache)
 
 
-def _request(image: PlannedImage, cache: FeatureCache | None) -> Request:
-    return ("pixels", image) if cache is None else ("features", (*image, cache.folder))
+def _request(step: int, image: PlannedImage, cache: FeatureCache | None) -> Request:
+    return ("pixels", image) if cache is None else cache.request(step, image)

@@ -113,8 +113,12 @@ class Metrics:
         tokens = sum(d.num_tokens for rank in plan.documents for slot in rank for d in slot)
         in_use = sum(segment["in_use_bytes"] for segment in timing.pool["segments"])
         size = sum(segment["bytes"] for segment in timing.pool["segments"])
-        mfu = self._utilization.mfu(plan.flops, timing.seconds)
-        modules = self._utilization.by_module(plan, timing.seconds, decision.seconds)
+        cached = _cache_counts(plan, timing)
+        encoded = cached["cache_misses"] / (sum(cached.values()) or 1) if cached else 1.0
+        of_module = self._utilization.flops(plan, encoded=encoded)
+        flops = sum(of_module.values())
+        mfu = self._utilization.mfu(flops, timing.seconds)
+        modules = self._utilization.by_module(of_module, timing.seconds, decision.seconds)
         self._write(
             TIMING,
             step=plan.step,
@@ -129,7 +133,7 @@ class Metrics:
             bytes_through_pool=timing.pool["bytes_published"] - self._bytes,
             peak_flops=self._utilization.peaks.all,
             memory_bytes={f"{world}.0": size for world, size in decision.peak_bytes.items()},
-            **_cache_counts(plan, timing),
+            **cached,
         )
         figures = {
             "train/loss": decision.loss,
@@ -140,14 +144,14 @@ class Metrics:
             "train/tokens_per_s": tokens / timing.seconds,
             "train/mfu": mfu,
             **{f"train/mfu/{name}": figures["mfu"] for name, figures in modules.items()},
-            **{f"train/{name}": count for name, count in _cache_counts(plan, timing).items()},
+            **{f"train/{name}": count for name, count in cached.items()},
         }
         for tracker in self._trackers:
             tracker.log(plan.step, figures)
         self._seconds += timing.seconds
         self._bytes = timing.pool["bytes_published"]
         self._tokens += tokens
-        self._flops += plan.flops
+        self._flops += flops
         self._left_out.update(skipped=skipped, dropped=plan.dropped, truncated=plan.truncated)
         self._show(plan, decision, timing, used=in_use / size if size else 0.0)
 

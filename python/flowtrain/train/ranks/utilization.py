@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flowtrain.config.layout import MODULES, ModuleName, RankLayout
+from flowtrain.config.layout import ModuleName, RankLayout
 from flowtrain.cost.flops import Grid, train_flops
 from flowtrain.events import ACTIVITY_OF_MODULE
 from flowtrain.models.family import Family
@@ -54,18 +54,32 @@ class Utilization:
 
         self._image_flops = image_flops
 
+    def flops(self, plan: StepPlan, *, encoded: float) -> dict[ModuleName, float]:
+        """Model FLOPs of a step by module.
+
+        Args:
+            plan: The step.
+            encoded: Share of its images that were encoded; features of the others were stored.
+        """
+        grids = (g for rank in plan.documents for slot in rank for doc in slot for g in doc.grids)
+        encoder = sum(map(self._image_flops, grids))
+        return {"encoder": encoded * encoder, "backbone": plan.flops - encoder}
+
     def mfu(self, flops: float, seconds: float) -> float:
         """MFU over all ranks."""
         return flops / (seconds * self.peaks.all)
 
     def by_module(
-        self, plan: StepPlan, seconds: float, activity: Mapping[str, Mapping[str, float]]
+        self,
+        of_module: Mapping[ModuleName, float],
+        seconds: float,
+        activity: Mapping[str, Mapping[str, float]],
     ) -> dict[ModuleName, dict[str, Any]]:
         """Figures of each module in a step.
 
         Args:
-            plan: The step.
-            seconds: Its time.
+            of_module: FLOPs of each module, as `flops` returns them.
+            seconds: Time of the step.
             activity: Mean seconds of the ranks of each world, by kind of activity.
 
         Returns:
@@ -73,10 +87,8 @@ class Utilization:
             `mfu`, the FLOPs over this peak and the time of the step; `pass_mfu`, the same over the
             time in passes of the module alone. None if its ranks report no such time.
         """
-        grids = (g for rank in plan.documents for slot in rank for doc in slot for g in doc.grids)
-        encoder = sum(map(self._image_flops, grids))
         found: dict[ModuleName, dict[str, Any]] = {}
-        for module, flops in zip(MODULES, (encoder, plan.flops - encoder), strict=True):
+        for module, flops in of_module.items():
             peak = self.peaks.of[module]
             passes = activity.get(self._world_of[module], {}).get(ACTIVITY_OF_MODULE[module])
             found[module] = {

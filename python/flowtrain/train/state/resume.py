@@ -90,6 +90,7 @@ RULES: dict[str, Rule] = {
     "flow.corrections": "taken",
     "flow.cache.path": "taken",
     "flow.cache.max_bytes": "taken",
+    "flow.cache.fetch": "taken",
     "flow.port": "taken",
     "flow.timeout_s": "taken",
     "flow.start_timeout_s": "taken",

@@ -104,6 +104,16 @@ def test_modules_run_side_by_side_only_if_nothing_makes_them_wait(
     assert seconds(steps(mode), layout) == pytest.approx(expected)
 
 
+def test_images_whose_features_are_stored_are_neither_read_nor_encoded() -> None:
+    frozen = steps("frozen")
+    times = {"cores": 2, "reduce_bytes": 1e30, "source": "here"}
+    plain = choose_on_cores(frozen, Times(), read_s=3, **times)
+    cached = choose_on_cores(frozen, Times(), read_s=3, cache_hits=0.75, **times)
+    # 8 s to encode, 48 in the backbone, 24 to read.
+    assert (plain.step_s, cached.step_s) == ((8 + 48 + 24) / 2, (2 + 48 + 6) / 2)
+    assert "from here with 75% of the features from flow.cache" in str(cached)
+
+
 def test_an_encoder_that_encodes_again_takes_a_forward_pass_more() -> None:
     assert seconds(steps(recompute=True), RankLayout.decoupled(1, 1)) == 32 + 48
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy
 import pytest
 
+from flowtrain.config.flow import FlowConfig
 from flowtrain.cost.communication import Mesh
 from flowtrain.plan.fixed import narrowed, run_space
 from flowtrain.plan.prices.costs import Costs
@@ -83,7 +84,7 @@ def test_a_plan_has_its_states_in_host_memory_and_an_error_names_that_way_out() 
     def found(*words: str, offload: bool = True, **pool: Any) -> PlanReport:
         work = small_work()
         work = replace(work, optim=replace(work.optim, offload=offload))
-        space = narrowed(run_space("strict"), words, encoders=["encoder"])
+        space = narrowed(run_space(FlowConfig()), words, encoders=["encoder"])
         pools = [small_pool(1, **pool)]
         return search(small_model(), work, pools, space=space, neighbours=False)
 

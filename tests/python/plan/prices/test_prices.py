@@ -61,6 +61,21 @@ def test_hybrid_shards_lie_side_by_side_and_copies_sum_their_shares() -> None:
     assert hybrid.costs.backward[0, 5, head] == pytest.approx(SHARE * backward_s)
 
 
+def test_features_in_a_cache_take_no_time_in_front_of_the_cut_alone() -> None:
+    for trained in (("projector", "backbone"), ("backbone",)):
+        work = small_work(trained=trained)
+        all_s, some_s = (
+            Tables(small_model(), given, small_pool(8).timing).row_passes(ROW, Mesh())
+            for given in (work, replace(work, cache_hits=0.75))
+        )
+        tables = Tables(small_model(), work, small_pool(8).timing)
+        in_front = tables.vision & ~tables.gradient
+        assert in_front.any() and not in_front.all()
+        assert some_s == pytest.approx(numpy.where(in_front, 0.25, 1.0) * all_s)
+    with pytest.raises(ValueError, match=r"cache_hits=0.5 with a trained encoder"):
+        small_work(cache_hits=0.5)
+
+
 def with_experts(model: ModelDescription) -> ModelDescription:
     """The model with experts in its decoder, which have half of its parameters."""
     experts = tuple(

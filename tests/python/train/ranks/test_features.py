@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -77,6 +78,8 @@ def make(tmp_path: Path) -> Callable[[], FeatureCache]:
         width=4,
         dtype=torch.bfloat16,
         device=CPU,
+        always=True,
+        reports=True,
     )
 
 
@@ -87,7 +90,7 @@ def test_rows_return_as_they_were_stored(make: Callable[[], FeatureCache]) -> No
     cache.close()
     stored = Reader(Path(make().folder)).get(b"k" * 32)
     assert stored is not None
-    assert torch.equal(make().rows(StoredRows(stored)), rows)
+    assert torch.equal(make().rows(StoredRows(stored, 0.1), Mock()), rows)
 
 
 def test_a_slow_disk_leaves_rows_out_and_holds_up_nobody(
