@@ -10,6 +10,7 @@ line when it is ready, and begins when it has read one.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -158,13 +159,20 @@ class Alone:
             torch.cuda.synchronize(self._device)
 
 
-def run(config: RunConfig, name: str) -> Iterator[float]:
-    """Train one module; yields the seconds of each step, after a line was read."""
+def run(config: RunConfig, name: str, *, steps: int | None = None) -> Iterator[float]:
+    """Train one module; yields the seconds of each step, after a line was read.
+
+    Args:
+        config: The run.
+        name: The module.
+        steps: Steps to train; all of the run by default.
+    """
     with WorkerPool(reading_of(config), config.data.workers, fork=True) as readers:
         torch.set_num_threads(config.train.threads or 1)
         lines = (config.run / PLANS).read_bytes().splitlines()
         read = (StepPlan.from_json(line) for line in lines if not CorrectionEvent.is_json_of(line))
-        plans = {plan.step: plan for plan in read if plan.kind == "train"}
+        planned = (plan for plan in read if plan.kind == "train")
+        plans = {plan.step: plan for plan in itertools.islice(planned, steps)}
         reads = SampleReads(readers, config.data.name, timeout_s=config.flow.timeout_s)
         prefetch = Prefetch(reads, plans.get, partial(REQUESTS[name], 0), EventLog())
         alone = Alone(config, name, plans, prefetch)
@@ -183,9 +191,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="folder of the run")
     parser.add_argument("--module", choices=tuple(REQUESTS), required=True)
+    parser.add_argument("--steps", type=int, help="first steps of the run (default: all)")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     given = parser.parse_args()
-    seconds = list(run(load(given.run / "config.yaml"), given.module))
+    config = load(given.run / "config.yaml")
+    seconds = list(run(config, given.module, steps=given.steps))
     given.out.write_text(json.dumps(seconds))
 
 
