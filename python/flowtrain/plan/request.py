@@ -318,17 +318,19 @@ def _work(config: RunConfig, request: Request, samples: Samples) -> Work:
     else:
         workload = planned_samples(request.workload, config, seed=request.seed)
         expected = 0.0
-    try:
-        return run_work(
-            config,
-            workload,
-            chooses_tokens=chooses_tokens(request.words),
-            cache_hits=expected if request.cache_hits is None else request.cache_hits,
-        )
-    except ValueError as error:
-        if request.cache_hits is None:
-            raise
-        raise ConfigError(f"--cache-hits: {error}") from error
+    hits = request.cache_hits
+    require(hits is None or 0 <= hits <= 1, f"--cache-hits {hits}: give a share from 0 to 1")
+    require(
+        not hits or "encoder" not in config.trained_parts,
+        f"--cache-hits {hits}: the encoder trains, so that its features change in each step and "
+        "are not stored; set flow.mode=frozen, or leave --cache-hits out",
+    )
+    return run_work(
+        config,
+        workload,
+        chooses_tokens=chooses_tokens(request.words),
+        cache_hits=expected if hits is None else hits,
+    )
 
 
 def _checked(

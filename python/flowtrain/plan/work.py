@@ -76,7 +76,7 @@ class Work:
         if self.cache_hits and "encoder" in self.trained:
             raise ValueError(
                 f"cache_hits={self.cache_hits:g} with a trained encoder: its features change in "
-                "each step and are not stored; freeze it with model.freeze=[encoder], or leave "
+                "each step and are not stored; leave it out of `trained`, or leave "
                 "cache_hits out"
             )
         tokens = self.workload.tokens

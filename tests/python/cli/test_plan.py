@@ -380,6 +380,8 @@ groups:
         (["lora.encoder.rank=2", "--lora", "encoder=2"], "--lora encoder=2: encoder has adapters"),
         (["--profile", "t", "--lora", "encoder=2"], "--profile t with adapters of encoder=2: "),
         (["--check", "run.yaml", "--lora", "backbone=2"], "--check run.yaml: its adapters are not"),
+        (["--cache-hits", ".5"], "--cache-hits 0.5: the encoder trains, so that its features"),
+        (["flow.mode=frozen", "--cache-hits", "2"], "--cache-hits 2.0: give a share from 0"),
         (["--gpus", "2"], "--gpus 2: write LOW..HIGH, such as 8..256"),
         (
             ["model.compute_dtype=float32"],
