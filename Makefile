@@ -192,5 +192,5 @@ gpu-extension:
 	$(PY) setup.py -q build_ext --inplace
 
 clean:
-	rm -rf build dist flowtrain.egg-info python/flowtrain.egg-info flowtrain_core/_C.*.so
+	rm -rf build dist flowtrain.egg-info python/flowtrain.egg-info flowtrain_core/*.so
 	rm -f $(STAMPS)/extension

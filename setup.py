@@ -1,6 +1,6 @@
-"""Builds the extension `flowtrain_core._C`, and writes the library of charts for `pages`.
+"""Builds the extensions of `flowtrain_core`, and writes the library of charts for `pages`.
 
-CMake and ninja build the one, vl-convert has the other; pyproject.toml holds the rest.
+CMake and ninja build the former, vl-convert has the latter; pyproject.toml holds the rest.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
+EXTENSIONS = [f"flowtrain_core.{name}" for name in ("_C", "_bench", "_ops")]
 VL_CONVERT = "vl-convert-python>=1.9,<2"
 VEGA = ROOT / "python" / "flowtrain" / "pages" / "vega.js"
 
@@ -30,7 +31,7 @@ def _tool(name: str, module: str, folder_attribute: str) -> str:
     found = (folder and shutil.which(name, path=folder)) or shutil.which(name)
     if found is None:
         raise SystemExit(
-            f"flowtrain: building the extension needs {name}, which is neither installed for "
+            f"flowtrain: building the extensions needs {name}, which is neither installed for "
             f"{sys.executable} nor on PATH; run: pip install {name}"
         )
     return found
@@ -72,18 +73,18 @@ class CleanBuild(build_py):
 class CMakeBuild(build_ext):
     """Builds by CMake in a folder that is kept, so that a second build is incremental."""
 
-    def build_extension(self, ext: Extension) -> None:
-        """Configure, build and install `_C` where setuptools expects it."""
+    def build_extensions(self) -> None:
+        """Configure, build and install all extensions where setuptools expects them."""
         try:
             import pybind11
         except ImportError as error:
             raise SystemExit(
-                f"flowtrain: building the extension needs pybind11>=3, which {sys.executable} "
+                f"flowtrain: building the extensions needs pybind11>=3, which {sys.executable} "
                 "lacks; run: pip install 'pybind11>=3'"
             ) from error
 
         build = ROOT / "build" / f"extension-{sys.implementation.cache_tag}"
-        prefix = Path(self.get_ext_fullpath(ext.name)).resolve().parent.parent
+        prefix = Path(self.get_ext_fullpath(EXTENSIONS[0])).resolve().parent.parent
         cmake = _tool("cmake", "cmake", "CMAKE_BIN_DIR")
         configure = [
             "-G",
@@ -98,11 +99,11 @@ class CMakeBuild(build_ext):
         ]
         jobs = ["--parallel", str(self.parallel)] if self.parallel else []
         _run(cmake, "-S", ROOT, "-B", build, *configure)
-        _run(cmake, "--build", build, "--target", "_C", *jobs)
+        _run(cmake, "--build", build, "--target", "extensions", *jobs)
         _run(cmake, "--install", build, "--prefix", prefix, "--strip")
 
 
 setup(
-    ext_modules=[Extension("flowtrain_core._C", sources=[])],
+    ext_modules=[Extension(name, sources=[]) for name in EXTENSIONS],
     cmdclass={"build_ext": CMakeBuild, "build_py": CleanBuild},
 )

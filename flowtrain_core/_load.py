@@ -1,13 +1,11 @@
-"""Finds the compiled extension, even if a source folder hides the installed wheel."""
+"""Finds the compiled extensions, even if a source folder hides the installed wheel."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.machinery
-import importlib.util
 import os
 import sys
-from types import ModuleType
 
 from flowtrain_core._version import __version__
 
@@ -16,7 +14,7 @@ _INSTALL = "pip install flowtrain (in a checkout: pip install -e .)"
 
 
 def load_extension() -> None:
-    """Imports `flowtrain_core._C`, so that later imports by name find it.
+    """Imports `flowtrain_core._C`, so that later imports by name find it and the other extensions.
 
     Raises:
         ImportError: It was not built, or has another version; the message names the command that
@@ -27,7 +25,8 @@ def load_extension() -> None:
     except ModuleNotFoundError as error:
         if error.name != _NAME:
             raise
-        module = _import_from(_hidden_path())
+        sys.modules["flowtrain_core"].__path__.append(_hidden_folder())
+        module = importlib.import_module(_NAME)
     if module.__version__ != __version__:
         del sys.modules[_NAME]
         raise ImportError(
@@ -36,20 +35,10 @@ def load_extension() -> None:
         )
 
 
-def _hidden_path() -> str:
+def _hidden_folder() -> str:
     for folder in sys.path:
+        package = os.path.join(folder or os.curdir, "flowtrain_core")
         for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-            path = os.path.join(folder or os.curdir, "flowtrain_core", f"_C{suffix}")
-            if os.path.exists(path):
-                return path
+            if os.path.exists(os.path.join(package, f"_C{suffix}")):
+                return package
     raise ImportError(f"flowtrain_core: the compiled extension _C is missing; run {_INSTALL}")
-
-
-def _import_from(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(_NAME, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[_NAME] = module
-    spec.loader.exec_module(module)
-    return module

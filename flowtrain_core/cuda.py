@@ -32,19 +32,19 @@ if TYPE_CHECKING:
         cuda_copy_to_host as copy_to_host,
     )
     from flowtrain_core._C import (
-        cuda_gather_rows as gather_rows,
-    )
-    from flowtrain_core._C import (
         cuda_register_host as register_host,
     )
     from flowtrain_core._C import (
+        cuda_synchronize as synchronize,
+    )
+    from flowtrain_core._ops import (
+        cuda_gather_rows as gather_rows,
+    )
+    from flowtrain_core._ops import (
         cuda_rotate as rotate,
     )
-    from flowtrain_core._C import (
+    from flowtrain_core._ops import (
         cuda_scatter_rows as scatter_rows,
-    )
-    from flowtrain_core._C import (
-        cuda_synchronize as synchronize,
     )
 
 _IN_EXTENSION = {
@@ -56,11 +56,13 @@ _IN_EXTENSION = {
     "copy_on_device": "cuda_copy_on_device",
     "copy_to_device": "cuda_copy_to_device",
     "copy_to_host": "cuda_copy_to_host",
-    "gather_rows": "cuda_gather_rows",
     "register_host": "cuda_register_host",
+    "synchronize": "cuda_synchronize",
+}
+_IN_OPS = {
+    "gather_rows": "cuda_gather_rows",
     "rotate": "cuda_rotate",
     "scatter_rows": "cuda_scatter_rows",
-    "synchronize": "cuda_synchronize",
 }
 
 __all__ = [
@@ -111,8 +113,12 @@ def driver_version() -> tuple[int, int]:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _IN_EXTENSION:
+    if name not in _IN_EXTENSION | _IN_OPS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if not _C.cuda_built:
         raise AttributeError(f"{__name__}.{name}: {why_not()}")
-    return getattr(_C, _IN_EXTENSION[name])
+    if name in _IN_EXTENSION:
+        return getattr(_C, _IN_EXTENSION[name])
+    from flowtrain_core import _ops
+
+    return getattr(_ops, _IN_OPS[name])

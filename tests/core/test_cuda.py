@@ -9,13 +9,26 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy
 import pytest
 from core.processes import ROOT
 
-from flowtrain_core import _C, CudaError, Pool, cuda
+from flowtrain_core import _C, CudaError, Pool, _ops, cuda
 
 FATBIN = b"\x50\xed\x55\xba"
+GATHER: dict[str, Any] = {
+    "packed": 4096,
+    "packed_dtype": "float32",
+    "pieces": numpy.array([[0, 0, 1, 0]]),
+    "memories": [(8192, 1)],
+    "slab_dtype": "float32",
+    "width": 1,
+    "rows": 1,
+    "device": 0,
+    "stream": 0,
+}
 built = pytest.mark.skipif(not _C.cuda_built, reason="the extension was built without CUDA")
 no_device = pytest.mark.skipif(cuda.available(), reason="a device is here")
 
@@ -38,7 +51,7 @@ def targets(extension: bytes) -> set[tuple[str, int]]:
 
 @built
 def test_the_kernels_are_built_for_old_and_new_devices() -> None:
-    found = targets(Path(_C.__file__).read_bytes())
+    found = targets(Path(_ops.__file__).read_bytes())
     assert {("sass", 80), ("sass", 90), ("ptx", 90)} <= found
 
 
@@ -60,6 +73,7 @@ def test_a_machine_without_a_device_names_the_reason_and_the_way_out() -> None:
         lambda: cuda.HostRegistration(4096, 4096, device=0),
         lambda: cuda.Word(device=0),
         lambda: cuda.synchronize(device=0, stream=0),
+        lambda: cuda.gather_rows(**GATHER),
     ],
 )
 def test_every_use_of_a_missing_device_is_an_error(use: object) -> None:

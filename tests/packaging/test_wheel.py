@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.deep, pytest.mark.limit(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_WHEEL_BYTES = 10_000_000
+EXTENSIONS = [f"flowtrain_core/{name}" for name in ("_C", "_bench", "_ops")]
 # Libraries of every Linux. The driver is opened at run time, libtorch is never needed. The
 # C++ runtime is the system's, as torch's is: two in one process would conflict.
 SYSTEM_LIBRARIES = re.compile(r"(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)|ld-linux-.*)\.so\.\d+")
@@ -82,9 +83,9 @@ def test_wheel_is_small_and_holds_both_packages(built: Built) -> None:
     packed = {name for name in names if ".dist-info/" not in name}
     # Taken from vl-convert by the build; a checkout has it, too, once it was installed.
     assert "flowtrain/pages/vega.js" in packed
-    (extension,) = packed - sources - {"flowtrain/pages/vega.js"}
     assert sources <= packed
-    assert re.fullmatch(r"flowtrain_core/_C\.cpython-.*\.so", extension)
+    extensions = packed - sources - {"flowtrain/pages/vega.js"}
+    assert sorted(name.split(".cpython-")[0] for name in extensions) == EXTENSIONS
 
 
 def test_extra_hf_has_torchvision_for_processors_of_released_models(built: Built) -> None:
@@ -94,11 +95,14 @@ def test_extra_hf_has_torchvision_for_processors_of_released_models(built: Built
     assert re.search(r'^Requires-Dist: torchvision; extra == "hf"$', metadata, re.MULTILINE)
 
 
-def test_extension_needs_system_libraries_only(built: Built, tmp_path: Path) -> None:
+@pytest.mark.parametrize("extension", EXTENSIONS)
+def test_extension_needs_system_libraries_only(
+    built: Built, tmp_path: Path, extension: str
+) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
-        (member,) = (name for name in archive.namelist() if name.endswith(".so"))
-        extension = archive.extract(member, tmp_path)
-    dynamic = output("readelf", "-d", extension, cwd=tmp_path)
+        (member,) = (name for name in archive.namelist() if name.startswith(f"{extension}.cpython"))
+        library = archive.extract(member, tmp_path)
+    dynamic = output("readelf", "-d", library, cwd=tmp_path)
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
     assert needed
     assert [name for name in needed if not SYSTEM_LIBRARIES.fullmatch(name)] == []
@@ -107,7 +111,7 @@ def test_extension_needs_system_libraries_only(built: Built, tmp_path: Path) -> 
 @pytest.mark.parametrize("where", ["elsewhere", "repository root"])
 def test_core_imports_without_other_packages(built: Built, tmp_path: Path, where: str) -> None:
     code = (
-        "import sys, flowtrain_core; from flowtrain_core import Pool, _C;"
+        "import sys, flowtrain_core; from flowtrain_core import Pool, _C, _bench;"
         "assert not {'torch', 'numpy'} & set(sys.modules);"
         "print(_C.__file__)"
     )

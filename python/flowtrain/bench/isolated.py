@@ -1,4 +1,4 @@
-"""Runs functions of the extension that fork in a fresh process, which has one thread."""
+"""Runs functions of `flowtrain_core._bench`, which fork, in a fresh process of one thread."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 _PROGRAM = """
 import json, sys
-from flowtrain_core import _C
+from flowtrain_core import _bench
 try:
-    print(json.dumps(getattr(_C, sys.argv[1])(**json.loads(sys.argv[2]))))
+    print(json.dumps(getattr(_bench, sys.argv[1])(**json.loads(sys.argv[2]))))
 except Exception as error:
     sys.exit(f"{type(error).__name__}: {error}")
 """
 
 
 def call(function: str, **arguments: object) -> Any:
-    """Call a function of the extension in a fresh process, and return its result by JSON.
+    """Call a function of the extension `_bench` in a fresh process, and return its result by JSON.
 
     Raises:
         ValueError: The function refused an argument.

@@ -13,7 +13,7 @@ import numpy
 
 from flowtrain import progress
 from flowtrain.bench.conditions import conditions, pinned
-from flowtrain_core import _C, Consumer, Pool, Producer
+from flowtrain_core import Consumer, Pool, Producer, _bench
 
 SIZES = (64 << 10, 1 << 20, 16 << 20, 64 << 20)
 PREFAULT_BYTES = 4 << 30
@@ -63,9 +63,8 @@ def run(
 
 def cold_start(wanted_bytes: int) -> dict[str, float]:
     """Make a pool with one segment of fresh memory, prefaulted on all cores of this process."""
-    available: int = _C._available_bytes()  # type: ignore[attr-defined]
     # Leaves as much again for other processes.
-    size = min(wanted_bytes, available // 2) // 4096 * 4096
+    size = min(wanted_bytes, _bench.available_bytes() // 2) // 4096 * 4096
     started = time.perf_counter()
     with Pool.create(_name(), bytes=size):
         took_s = time.perf_counter() - started

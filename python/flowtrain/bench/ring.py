@@ -56,7 +56,7 @@ def flow(
         ValueError: No producer, no consumer, or a batch that does not divide a producer's cells.
     """
     return _slice(
-        "_ring_flow",
+        "ring_flow",
         producers=producers,
         consumers=consumers,
         batch=batch,
@@ -68,7 +68,7 @@ def flow(
 
 def round_trip(seconds: float) -> Slice:
     """Nanoseconds of a round trip of one descriptor, through one ring and back through another."""
-    return _slice("_ring_round_trip", seconds=seconds)
+    return _slice("ring_round_trip", seconds=seconds)
 
 
 def hand_off(batch: int, seconds: float, *, records: bool) -> Slice:
@@ -83,7 +83,7 @@ def hand_off(batch: int, seconds: float, *, records: bool) -> Slice:
         ValueError: A batch that does not divide 1,024.
     """
     return _slice(
-        "_pool_flow", producers=1, consumers=1, batch=batch, seconds=seconds, records=records
+        "pool_flow", producers=1, consumers=1, batch=batch, seconds=seconds, records=records
     )
 
 

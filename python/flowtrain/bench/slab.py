@@ -74,7 +74,7 @@ def native_pair_ns(
     """Median and 99th percentile in ns, over the slices of all processes."""
     pairs = min(rounds, _SLICE)
     times = call(
-        "_slab_pairs_ns",
+        "slab_pairs_ns",
         classes=classes,
         slabs=NUM_SLABS,
         fill=fill,

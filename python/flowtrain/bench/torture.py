@@ -71,7 +71,7 @@ def inject_faults(
             f"torture: kills={kills}, stops={stops} and seconds={seconds} must be at least 0"
         )
     found: dict[str, Any] = call(
-        "_inject_faults",
+        "inject_faults",
         kills=kills,
         stops=stops,
         max_s=seconds,
@@ -89,12 +89,12 @@ def idle_pool() -> dict[str, float]:
         `reclaim_p50_ms` and `reclaim_p99_ms`, from the kill of a process that holds a slab until
         the slab is free, and `idle_cpu_percent` of a process that waits for an item.
     """
-    times = call("_reclaim_times_ms", kills=RECLAIMS)
+    times = call("reclaim_times_ms", kills=RECLAIMS)
     p50, p99 = numpy.percentile(times, (50, 99))
     return {
         "reclaim_p50_ms": round(float(p50), 3),
         "reclaim_p99_ms": round(float(p99), 3),
-        "idle_cpu_percent": call("_idle_cpu_percent", seconds=IDLE_S),
+        "idle_cpu_percent": call("idle_cpu_percent", seconds=IDLE_S),
     }
 
 

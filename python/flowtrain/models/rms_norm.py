@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch.autograd.function import once_differentiable
 
 from flowtrain.models.one_core import array, usable
-from flowtrain_core._C import kernels
+from flowtrain_core import _ops
 
 # Their forward passes are the same.
 _NORMS = frozenset(
@@ -66,7 +66,7 @@ class RmsNorm(torch.autograd.Function):
         if usable(x) and x.is_contiguous():
             scale = x.new_empty(*x.shape[:-1], 1)
             out = torch.empty_like(x)
-            kernels.rms_norm(_rows(x), array(weight), eps, array(scale).reshape(-1), _rows(out))
+            _ops.rms_norm(_rows(x), array(weight), eps, array(scale).reshape(-1), _rows(out))
             ctx.save_for_backward(x, weight, scale)
             return out
         exact = x.to(torch.float32)
@@ -83,7 +83,7 @@ class RmsNorm(torch.autograd.Function):
                 torch.empty_like(given) if needed else None
                 for given, needed in zip((x, weight), ctx.needs_input_grad, strict=False)
             ]
-            kernels.rms_norm_backward(
+            _ops.rms_norm_backward(
                 _rows(x),
                 array(weight),
                 array(scale).reshape(-1),

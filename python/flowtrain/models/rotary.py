@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from torch.autograd.function import once_differentiable
 
 from flowtrain.models.one_core import array, usable
-from flowtrain_core import _C, cuda
-from flowtrain_core._C import kernels
+from flowtrain_core import _C, _ops, cuda
 
 _ON_DEVICE = {
     torch.float32: "float32",
@@ -166,7 +165,7 @@ def _turned(
     if usable(x) and x.stride(-1) == 1 and x.shape[:-3].numel() == 1:
         out = torch.empty_like(x)
         of_token = x.shape[-2:]
-        kernels.rotate(
+        _ops.rotate(
             _heads(x), array(cos).reshape(of_token), array(sin).reshape(of_token), _heads(out), back
         )
         return out

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from flowtrain.models import one_core
 from flowtrain.models.documents import Documents
-from flowtrain_core._C import kernels
+from flowtrain_core import _ops
 
 # Up to here the kernel takes 0.3 to 1.2 times as long as torch's (heads of 32, 72 and 128 values,
 # equal and different lengths, on one core with AVX-512). Beyond, torch's wins if not causal.
@@ -78,9 +78,7 @@ def _attend(
     out = query.new_empty(1, tokens, heads, head_dim).transpose(1, 2)
     log_sums = query.new_empty(heads, tokens)
     call = np.array(lengths, np.int64), scale, causal
-    kernels.attention(
-        _array(query), _array(key), _array(value), *call, _array(out), log_sums.numpy()
-    )
+    _ops.attention(_array(query), _array(key), _array(value), *call, _array(out), log_sums.numpy())
     return out, log_sums
 
 
@@ -124,7 +122,7 @@ class _Attention(torch.autograd.Function):
         q, k, v, out, log_sums = ctx.saved_tensors
         lengths, scale, causal = ctx.call
         of_q, of_k, of_v = (torch.empty_like(x) for x in (q, k, v))
-        kernels.attention_backward(
+        _ops.attention_backward(
             _array(q),
             _array(k),
             _array(v),

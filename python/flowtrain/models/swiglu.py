@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from transformers.activations import SiLUActivation
 
 from flowtrain.models.one_core import array, usable
-from flowtrain_core._C import kernels
+from flowtrain_core import _ops
 
 # Their forward passes are the same.
 _MLPS = frozenset(
@@ -64,7 +64,7 @@ class SwiGlu(torch.autograd.Function):
         ctx.save_for_backward(gate, up)
         if _usable(gate, up):
             out = torch.empty_like(gate)
-            kernels.swiglu(array(gate), array(up), array(out))
+            _ops.swiglu(array(gate), array(up), array(out))
             return out
         return F.silu(gate).mul_(up)
 
@@ -75,7 +75,7 @@ class SwiGlu(torch.autograd.Function):
         if _usable(gate, up):
             of_gate, of_up = torch.empty_like(gate), torch.empty_like(up)
             arrays = (array(x) for x in (gate, up, gradient.contiguous(), of_gate, of_up))
-            kernels.swiglu_backward(*arrays)
+            _ops.swiglu_backward(*arrays)
             return of_gate, of_up
         return (
             torch.ops.aten.silu_backward(gradient * up, gate),

@@ -9,7 +9,7 @@ import pytest
 from flowtrain.bench.pool import cold_start
 from flowtrain.bench.ring import RUN, Slice, comparable, hand_off
 from flowtrain.cli.main import main
-from flowtrain_core import _C
+from flowtrain_core import _bench
 
 
 def rows(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, float]]:
@@ -37,7 +37,7 @@ def test_bandwidth_is_measured_for_each_size(capsys: pytest.CaptureFixture[str])
 def test_a_cold_start_uses_at_most_half_of_the_available_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_C, "_available_bytes", lambda: 1 << 20, raising=False)
+    monkeypatch.setattr(_bench, "available_bytes", lambda: 1 << 20)
     assert cold_start(4 << 20)["prefault_bytes"] == 1 << 19
 
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from flowtrain.models import short_documents
 from flowtrain.models.documents import Documents
-from flowtrain_core._C import kernels
+from flowtrain_core import _ops
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -64,8 +64,8 @@ def test_arrays_are_filled_in_place_and_never_converted() -> None:
     rows, lengths = np.zeros((2, 6, 4), np.float32), np.array([6])
     call = (rows, rows, rows, lengths, 1.0, True)
     with pytest.raises(TypeError, match="incompatible function arguments"):
-        kernels.attention(*call, np.zeros_like(rows), np.zeros((2, 6)))  # type: ignore[arg-type]
+        _ops.attention(*call, np.zeros_like(rows), np.zeros((2, 6)))  # type: ignore[arg-type]
     fixed = np.zeros_like(rows)
     fixed.flags.writeable = False
     with pytest.raises(ValueError, match="out: must be writable"):
-        kernels.attention(*call, fixed, np.zeros((2, 6), np.float32))
+        _ops.attention(*call, fixed, np.zeros((2, 6), np.float32))

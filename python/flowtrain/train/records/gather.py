@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flowtrain_core import cuda
-from flowtrain_core._C import kernels
+from flowtrain_core import _ops, cuda
 
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 """Dtypes of rows, and their names in the core."""
@@ -125,7 +124,7 @@ def _gather_cpu(
 ) -> torch.Tensor:
     _check(pieces, memories, dtype)
     ranges, size = _ranges(memories), memories[0].element_size()
-    kernels.check_rows(_table(pieces), ranges, size, width=width, rows=rows, disjoint=False)
+    _ops.check_rows(_table(pieces), ranges, size, width=width, rows=rows, disjoint=False)
     out = memories[0].new_empty(rows, width, dtype=dtype)
     for memory, offset, count, first in pieces.tolist():
         slab = memories[memory][offset : offset + count * width]
@@ -137,7 +136,7 @@ def _scatter_cpu(packed: torch.Tensor, pieces: torch.Tensor, memories: list[torc
     _check(pieces, memories, packed.dtype)
     rows, width = packed.shape
     ranges, size = _ranges(memories), memories[0].element_size()
-    kernels.check_rows(_table(pieces), ranges, size, width=width, rows=rows, disjoint=True)
+    _ops.check_rows(_table(pieces), ranges, size, width=width, rows=rows, disjoint=True)
     for memory, offset, count, first in pieces.tolist():
         slab = memories[memory][offset : offset + count * width]
         slab.view(count, width).copy_(packed[first : first + count])

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <memory>
 
-#include "bindings/arguments.hpp"
-#include "bindings/array_protocols.hpp"
-#include "bindings/bindings.hpp"
-#include "bindings/fast_call.hpp"
-#include "bindings/port.hpp"
+#include "bindings/core/arguments.hpp"
+#include "bindings/core/array_protocols.hpp"
+#include "bindings/core/bindings.hpp"
+#include "bindings/core/fast_call.hpp"
+#include "bindings/core/port.hpp"
 #include "channel/consumer.hpp"
 
 namespace py = pybind11;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/error.hpp"
-#include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
+#include "bindings/ops/bindings.hpp"
 #include "kernels/kernels.hpp"
 
 namespace py = pybind11;
@@ -191,24 +191,23 @@ void swiglu_backward(const Floats& gate, const Floats& up, const Floats& of_out,
 }  // namespace
 
 void bind_kernels(py::module_& module) {
-  py::module_ kernels = module.def_submodule("kernels");
   // A converted array would be a copy, and what is written to it lost.
   const auto exact = [](const char* name) { return py::arg(name).noconvert(); };
-  kernels.def("attention", attention, py::arg("q"), py::arg("k"), py::arg("v"), exact("lengths"),
-              py::arg("scale"), py::arg("causal"), py::arg("out"), exact("log_sums"));
-  kernels.def("attention_backward", attention_backward, py::arg("q"), py::arg("k"), py::arg("v"),
-              exact("lengths"), py::arg("scale"), py::arg("causal"), py::arg("out"),
-              exact("log_sums"), py::arg("of_out"), py::arg("of_q"), py::arg("of_k"),
-              py::arg("of_v"));
-  kernels.def("rms_norm", rms_norm, exact("x"), exact("weight"), py::arg("eps"), exact("scales"),
-              exact("out"));
-  kernels.def("rms_norm_backward", rms_norm_backward, exact("x"), exact("weight"), exact("scales"),
-              exact("of_out"), exact("of_x"), exact("of_weight"));
-  kernels.def("rotate", rotate, py::arg("x"), exact("cos"), exact("sin"), py::arg("out"),
-              py::arg("back"));
-  kernels.def("swiglu", swiglu, exact("gate"), exact("up"), exact("out"));
-  kernels.def("swiglu_backward", swiglu_backward, exact("gate"), exact("up"), exact("of_out"),
-              exact("of_gate"), exact("of_up"));
+  module.def("attention", attention, py::arg("q"), py::arg("k"), py::arg("v"), exact("lengths"),
+             py::arg("scale"), py::arg("causal"), py::arg("out"), exact("log_sums"));
+  module.def("attention_backward", attention_backward, py::arg("q"), py::arg("k"), py::arg("v"),
+             exact("lengths"), py::arg("scale"), py::arg("causal"), py::arg("out"),
+             exact("log_sums"), py::arg("of_out"), py::arg("of_q"), py::arg("of_k"),
+             py::arg("of_v"));
+  module.def("rms_norm", rms_norm, exact("x"), exact("weight"), py::arg("eps"), exact("scales"),
+             exact("out"));
+  module.def("rms_norm_backward", rms_norm_backward, exact("x"), exact("weight"), exact("scales"),
+             exact("of_out"), exact("of_x"), exact("of_weight"));
+  module.def("rotate", rotate, py::arg("x"), exact("cos"), exact("sin"), py::arg("out"),
+             py::arg("back"));
+  module.def("swiglu", swiglu, exact("gate"), exact("up"), exact("out"));
+  module.def("swiglu_backward", swiglu_backward, exact("gate"), exact("up"), exact("of_out"),
+             exact("of_gate"), exact("of_up"));
 }
 
 }  // namespace flowtrain::bindings

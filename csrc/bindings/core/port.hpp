@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "bindings/bindings.hpp"
+#include "bindings/core/bindings.hpp"
 #include "bindings/gil.hpp"
 #include "channel/pool.hpp"
 #include "channel/telemetry/inspect.hpp"

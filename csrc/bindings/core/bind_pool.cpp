@@ -4,15 +4,14 @@
 #include <memory>
 
 #include "base/error.hpp"
-#include "bindings/arguments.hpp"
-#include "bindings/bindings.hpp"
+#include "bindings/core/arguments.hpp"
+#include "bindings/core/bindings.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/pool_folder.hpp"
 #include "channel/liveness/registry.hpp"
 #include "channel/pool.hpp"
 #include "channel/pool_names.hpp"
 #include "channel/telemetry/inspect.hpp"
-#include "os/available_memory.hpp"
 #include "os/folder.hpp"
 #include "os/removal_on_signal.hpp"
 
@@ -316,7 +315,6 @@ void bind_pool(py::module_& module) {
   add_enter(pool_type);
 
   module.def("list_pools", &channel::list_pools, py::call_guard<ReadsPoolFolder>());
-  module.def("_available_bytes", [] { return os::available_memory().bytes; });
   module.def("_pool_folder", &os::runtime_folder, py::call_guard<ReadsPoolFolder>());
   module.def("_close_pools", [] { closing(&channel::close_all_pools); });
 }

@@ -1,4 +1,4 @@
-#include "bindings/bindings.hpp"
+#include "bindings/bench/bindings.hpp"
 #include "torture/fault_injection.hpp"
 
 namespace py = pybind11;
@@ -36,7 +36,7 @@ py::dict inject_faults(std::uint32_t kills, std::uint32_t stops, double max_s, s
 }  // namespace
 
 void bind_torture(py::module_& module) {
-  module.def("_inject_faults", &inject_faults, py::kw_only(), py::arg("kills"), py::arg("stops"),
+  module.def("inject_faults", &inject_faults, py::kw_only(), py::arg("kills"), py::arg("stops"),
              py::arg("max_s"), py::arg("seed"), py::arg("tight"), py::arg("without"));
 }
 

@@ -2,10 +2,11 @@
 
 #include <tuple>
 
-#include "bindings/bindings.hpp"
+#include "bindings/bench/bindings.hpp"
 #include "measure/idle_pool.hpp"
 #include "measure/ring.hpp"
 #include "measure/slab_pairs.hpp"
+#include "os/available_memory.hpp"
 
 namespace py = pybind11;
 
@@ -21,7 +22,7 @@ std::tuple<double, double, double> tuple_of(const measure::Figure& found) {
 
 void bind_measure(py::module_& module) {
   module.def(
-      "_ring_flow",
+      "ring_flow",
       [](std::uint32_t producers, std::uint32_t consumers, std::uint32_t batch, double seconds,
          std::uint32_t pauses, bool shared) {
         return tuple_of(measure::ring_flow({producers, consumers, batch, seconds, pauses, shared}));
@@ -29,7 +30,7 @@ void bind_measure(py::module_& module) {
       py::kw_only(), py::arg("producers"), py::arg("consumers"), py::arg("batch"),
       py::arg("seconds"), py::arg("pauses"), py::arg("shared"));
   module.def(
-      "_slab_pairs_ns",
+      "slab_pairs_ns",
       [](std::uint32_t classes, std::uint32_t slabs, double fill, std::uint32_t processes,
          bool by_consumer, std::uint32_t pairs, std::uint32_t slices) {
         return measure::slab_pairs_ns(
@@ -38,7 +39,7 @@ void bind_measure(py::module_& module) {
       py::kw_only(), py::arg("classes"), py::arg("slabs"), py::arg("fill"), py::arg("processes"),
       py::arg("by_consumer"), py::arg("pairs"), py::arg("slices"));
   module.def(
-      "_pool_flow",
+      "pool_flow",
       [](std::uint32_t producers, std::uint32_t consumers, std::uint32_t batch, double seconds,
          bool records) {
         return tuple_of(measure::pool_flow({producers, consumers, batch, seconds}, records));
@@ -46,11 +47,11 @@ void bind_measure(py::module_& module) {
       py::kw_only(), py::arg("producers"), py::arg("consumers"), py::arg("batch"),
       py::arg("seconds"), py::arg("records"));
   module.def(
-      "_ring_round_trip",
-      [](double seconds) { return tuple_of(measure::ring_round_trip(seconds)); }, py::kw_only(),
-      py::arg("seconds"));
-  module.def("_reclaim_times_ms", &measure::reclaim_times_ms, py::arg("kills"));
-  module.def("_idle_cpu_percent", &measure::idle_cpu_percent, py::arg("seconds"));
+      "ring_round_trip", [](double seconds) { return tuple_of(measure::ring_round_trip(seconds)); },
+      py::kw_only(), py::arg("seconds"));
+  module.def("reclaim_times_ms", &measure::reclaim_times_ms, py::arg("kills"));
+  module.def("idle_cpu_percent", &measure::idle_cpu_percent, py::arg("seconds"));
+  module.def("available_bytes", [] { return os::available_memory().bytes; });
 }
 
 }  // namespace flowtrain::bindings

@@ -1,5 +1,5 @@
 #include "base/error.hpp"
-#include "bindings/bindings.hpp"
+#include "bindings/core/bindings.hpp"
 
 namespace py = pybind11;
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/error.hpp"
-#include "bindings/bindings.hpp"
+#include "bindings/core/bindings.hpp"
 #include "bindings/gil.hpp"
 #include "packing/bins.hpp"
 #include "packing/input.hpp"

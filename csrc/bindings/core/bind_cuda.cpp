@@ -1,4 +1,4 @@
-#include "bindings/bindings.hpp"
+#include "bindings/core/bindings.hpp"
 
 #ifdef FLOWTRAIN_WITH_CUDA
 
@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "base/error.hpp"
-#include "bindings/arguments.hpp"
+#include "bindings/core/arguments.hpp"
 #include "bindings/gil.hpp"
 #include "channel/pool.hpp"
 #include "cuda/copy.hpp"

@@ -1,4 +1,4 @@
-#include "bindings/arguments.hpp"
+#include "bindings/core/arguments.hpp"
 
 #include <cstring>
 

@@ -1,4 +1,4 @@
-#include "bindings/bindings.hpp"
+#include "bindings/core/bindings.hpp"
 
 namespace py = pybind11;
 
@@ -30,11 +30,6 @@ PYBIND11_MODULE(_C, module) {
   flowtrain::bindings::bind_consumer(module);
   flowtrain::bindings::bind_inspect(module);
   flowtrain::bindings::bind_cuda(module);
-  flowtrain::bindings::bind_kernels(module);
-  flowtrain::bindings::bind_rows(module);
-  flowtrain::bindings::bind_rotary(module);
   flowtrain::bindings::bind_packing(module);
-  flowtrain::bindings::bind_measure(module);
-  flowtrain::bindings::bind_torture(module);
   flowtrain::bindings::guard_classes(module);
 }

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "bindings/bindings.hpp"
+#include "bindings/core/bindings.hpp"
 #include "bindings/pool_folder.hpp"
 #include "channel/telemetry/inspect.hpp"
 

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "base/error.hpp"
-#include "bindings/dlpack.hpp"
-#include "bindings/views.hpp"
+#include "bindings/core/dlpack.hpp"
+#include "bindings/core/views.hpp"
 
 namespace flowtrain::bindings {
 

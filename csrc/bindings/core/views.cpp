@@ -1,7 +1,7 @@
-#include "bindings/views.hpp"
+#include "bindings/core/views.hpp"
 
 #include "base/error.hpp"
-#include "bindings/dlpack.hpp"
+#include "bindings/core/dlpack.hpp"
 #include "channel/layout/dtype.hpp"
 
 namespace py = pybind11;

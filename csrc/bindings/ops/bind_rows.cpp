@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/error.hpp"
-#include "bindings/bindings.hpp"
-#include "bindings/floats.hpp"
 #include "bindings/gil.hpp"
+#include "bindings/ops/bindings.hpp"
+#include "bindings/ops/floats.hpp"
 #include "memory/packed_rows.hpp"
 
 #ifdef FLOWTRAIN_WITH_CUDA
@@ -67,8 +67,7 @@ void bind_copy(py::module_& module, const char* name) {
 }  // namespace
 
 void bind_rows(py::module_& module) {
-  auto kernels = module.attr("kernels").cast<py::module_>();
-  kernels.def(
+  module.def(
       "check_rows",
       [](const Pieces& pieces, const Memories& memories, std::size_t element_bytes,
          std::int64_t width, std::int64_t rows, bool disjoint) {

@@ -2,9 +2,9 @@
 #include <string_view>
 
 #include "base/error.hpp"
-#include "bindings/bindings.hpp"
-#include "bindings/floats.hpp"
 #include "bindings/gil.hpp"
+#include "bindings/ops/bindings.hpp"
+#include "bindings/ops/floats.hpp"
 
 #ifdef FLOWTRAIN_WITH_CUDA
 #include "cuda/rotary.hpp"
