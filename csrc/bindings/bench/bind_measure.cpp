@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "bindings/bench/bindings.hpp"
+#include "bindings/pool_folder.hpp"
 #include "measure/idle_pool.hpp"
 #include "measure/ring.hpp"
 #include "measure/slab_pairs.hpp"
@@ -37,7 +38,8 @@ void bind_measure(py::module_& module) {
             {classes, slabs, fill, processes, by_consumer, pairs, slices});
       },
       py::kw_only(), py::arg("classes"), py::arg("slabs"), py::arg("fill"), py::arg("processes"),
-      py::arg("by_consumer"), py::arg("pairs"), py::arg("slices"));
+      py::arg("by_consumer"), py::arg("pairs"), py::arg("slices"),
+      py::call_guard<ReadsPoolFolder>());
   module.def(
       "pool_flow",
       [](std::uint32_t producers, std::uint32_t consumers, std::uint32_t batch, double seconds,
@@ -45,12 +47,14 @@ void bind_measure(py::module_& module) {
         return tuple_of(measure::pool_flow({producers, consumers, batch, seconds}, records));
       },
       py::kw_only(), py::arg("producers"), py::arg("consumers"), py::arg("batch"),
-      py::arg("seconds"), py::arg("records"));
+      py::arg("seconds"), py::arg("records"), py::call_guard<ReadsPoolFolder>());
   module.def(
       "ring_round_trip", [](double seconds) { return tuple_of(measure::ring_round_trip(seconds)); },
       py::kw_only(), py::arg("seconds"));
-  module.def("reclaim_times_ms", &measure::reclaim_times_ms, py::arg("kills"));
-  module.def("idle_cpu_percent", &measure::idle_cpu_percent, py::arg("seconds"));
+  module.def("reclaim_times_ms", &measure::reclaim_times_ms, py::arg("kills"),
+             py::call_guard<ReadsPoolFolder>());
+  module.def("idle_cpu_percent", &measure::idle_cpu_percent, py::arg("seconds"),
+             py::call_guard<ReadsPoolFolder>());
   module.def("available_bytes", [] { return os::available_memory().bytes; });
 }
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
+from pathlib import Path
 
 import pytest
 
+from flowtrain.bench.isolated import call
 from flowtrain.bench.pool import cold_start
 from flowtrain.bench.ring import RUN, Slice, comparable, hand_off
 from flowtrain.cli.main import main
@@ -60,6 +64,16 @@ def test_a_measure_whose_process_fails_says_why() -> None:
     # 900 does not divide the number of cells.
     with pytest.raises(ValueError, match="batch=900 must divide the 1024 cells"):
         hand_off(900, 0.01, records=True)
+
+
+def test_pools_are_made_in_the_chosen_folder_and_errors_keep_their_classes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        Path(folder, f"flowtrain-{os.geteuid()}").touch()
+        monkeypatch.setenv("FLOWTRAIN_POOL_DIR", folder)
+        with pytest.raises(RuntimeError, match="a file or link; remove it; PoolCorrupt: idle pool"):
+            call("idle_cpu_percent", seconds=0.0)
 
 
 def test_only_slices_with_equal_ping_pongs_are_compared() -> None:
