@@ -200,8 +200,8 @@ def test_kills_of_two_writers_leave_only_whole_payloads(tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_fifty_kills_of_two_writers_leave_only_whole_payloads(tmp_path: Path) -> None:
-    kills(tmp_path / "cache", count=50, writers=2, seed=2)
+def test_ten_kills_of_two_writers_leave_only_whole_payloads(tmp_path: Path) -> None:
+    kills(tmp_path / "cache", count=10, writers=2, seed=2)
 
 
 def test_a_kill_while_a_context_is_removed_leaves_nothing(
