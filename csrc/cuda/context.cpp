@@ -1,7 +1,5 @@
 #include "cuda/context.hpp"
 
-#include <unistd.h>
-
 #include <map>
 #include <mutex>
 
@@ -46,9 +44,5 @@ ContextScope::~ContextScope() {
   // A driver that is shutting down refuses; then no context is current anyway.
   static_cast<void>(driver().CtxPopCurrent(&popped));
 }
-
-MadeHere::MadeHere() : pid_(::getpid()) {}
-
-MadeHere::operator bool() const { return pid_ == ::getpid(); }
 
 }  // namespace flowtrain::cuda

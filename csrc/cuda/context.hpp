@@ -31,15 +31,4 @@ CUdevice device_handle(int device);
 /// Name of a device in messages, e.g. `device 0`.
 std::string device_text(int device);
 
-/// Whether the calling process is the one that made this object. CUDA does not survive a fork, so a
-/// child must not free the handles that it inherited.
-class MadeHere {
- public:
-  MadeHere();
-  explicit operator bool() const;
-
- private:
-  int pid_;
-};
-
 }  // namespace flowtrain::cuda

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cuda/context.hpp"
+#include "os/made_here.hpp"
 
 namespace flowtrain::cuda {
 
@@ -42,7 +43,7 @@ class IpcSegment {
   std::uint64_t bytes_ = 0;
   bool owner_ = false;
   CUdeviceptr address_ = 0;
-  MadeHere made_here_;
+  os::MadeHere made_here_;
 };
 
 }  // namespace flowtrain::cuda

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cuda/context.hpp"
+#include "os/made_here.hpp"
 
 namespace flowtrain::cuda {
 
@@ -35,7 +36,7 @@ class HostRegistration {
   std::size_t bytes_ = 0;
   int device_ = 0;
   CUdeviceptr device_address_ = 0;
-  MadeHere made_here_;
+  os::MadeHere made_here_;
 };
 
 }  // namespace flowtrain::cuda

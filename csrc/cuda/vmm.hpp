@@ -5,6 +5,7 @@
 
 #include "cuda/context.hpp"
 #include "os/fd.hpp"
+#include "os/made_here.hpp"
 
 namespace flowtrain::cuda {
 
@@ -52,7 +53,7 @@ class VmmSegment {
   bool mapped_ = false;
   CUmemGenericAllocationHandle handle_ = 0;
   CUdeviceptr address_ = 0;
-  MadeHere made_here_;
+  os::MadeHere made_here_;
 };
 
 }  // namespace flowtrain::cuda

@@ -7,6 +7,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -66,18 +68,26 @@ bool same_user(int socket) {
          peer.uid == ::geteuid();
 }
 
-/// A message of one byte with room for one descriptor beside it.
-struct OneFdMessage {
-  OneFdMessage() {
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
+/// Fixed part of an answer; the descriptors come beside it.
+struct Answer {
+  std::uint8_t num_fds;
+  std::uint8_t has_handle;
+  Exported::Handle handle;
+};
+static_assert(sizeof(Answer) == 66);
+
+/// A message of an Answer with room for its descriptors.
+struct Message {
+  Message() {
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
   }
-  char found = 0;
-  iovec part{&found, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
+  Answer answer{};
+  iovec part{&answer, sizeof(answer)};
+  alignas(cmsghdr) char control[CMSG_SPACE(Exported::kMaxFds * sizeof(int))] = {};
+  msghdr header{};
 };
 
 /// Every descriptor of a message: a descriptor that is not taken would stay open.
@@ -110,17 +120,21 @@ Fd ask(const std::string& what, const std::string& path, const FdRequest& reques
   return socket;
 }
 
-std::optional<Fd> answer_on(const Fd& socket) {
+std::optional<Exported> answer_on(const Fd& socket) {
   if (!socket) return std::nullopt;
-  OneFdMessage in;
-  const ssize_t length = ::recvmsg(socket.get(), &in.message, MSG_CMSG_CLOEXEC);
+  Message in;
+  const ssize_t length = ::recvmsg(socket.get(), &in.header, MSG_CMSG_CLOEXEC);
   if (length < 0) return std::nullopt;
-  std::vector<Fd> fds = take_fds(in.message);
-  if (length != 1 || (in.message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
-      fds.size() != (in.found == 1 ? 1 : 0)) {
+  std::vector<Fd> fds = take_fds(in.header);
+  if (length != sizeof(Answer) || (in.header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
+      fds.size() > Exported::kMaxFds || fds.size() != in.answer.num_fds ||
+      in.answer.has_handle > 1) {
     return std::nullopt;
   }
-  return fds.empty() ? Fd() : std::move(fds.front());
+  Exported out;
+  std::move(fds.begin(), fds.end(), out.fds.begin());
+  if (in.answer.has_handle != 0) out.handle = in.answer.handle;
+  return out;
 }
 
 }  // namespace
@@ -191,33 +205,37 @@ void FdServer::answer(int client) {
   FdRequest request{};
   // MSG_TRUNC: returns the length of the message even if it exceeds the buffer.
   if (::recv(client, &request, sizeof(request), MSG_TRUNC) != sizeof(request)) return;
-  const Fd fd = request.nonce == nonce_ ? find_(request.id) : Fd();
-  OneFdMessage out;
-  out.found = fd ? 1 : 0;
-  if (fd) {
-    const int number = fd.get();
-    cmsghdr* header = CMSG_FIRSTHDR(&out.message);
+  const Exported found = request.nonce == nonce_ ? find_(request.id) : Exported();
+  Message out;
+  std::array<int, Exported::kMaxFds> fds{};
+  for (const Fd& fd : found.fds) {
+    if (fd) fds[out.answer.num_fds++] = fd.get();
+  }
+  out.answer.has_handle = found.handle ? 1 : 0;
+  out.answer.handle = found.handle.value_or(Exported::Handle{});
+  const std::size_t bytes = out.answer.num_fds * sizeof(int);
+  out.header.msg_controllen = bytes > 0 ? CMSG_SPACE(bytes) : 0;
+  if (cmsghdr* header = CMSG_FIRSTHDR(&out.header)) {
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &number, sizeof(int));
-  } else {
-    out.message.msg_controllen = 0;
+    header->cmsg_len = CMSG_LEN(bytes);
+    std::memcpy(CMSG_DATA(header), fds.data(), bytes);
   }
-  ::sendmsg(client, &out.message, MSG_NOSIGNAL);
+  ::sendmsg(client, &out.header, MSG_NOSIGNAL);
 }
 
-PendingFd::PendingFd(const std::string& what, const std::string& path, const FdRequest& request)
+PendingAnswer::PendingAnswer(const std::string& what, const std::string& path,
+                             const FdRequest& request)
     : socket_(ask(what, path, request, SOCK_NONBLOCK)) {}
 
-bool PendingFd::waiting() const noexcept {
+bool PendingAnswer::waiting() const noexcept {
   pollfd waiting{socket_.get(), POLLIN, 0};
   return socket_ && ::poll(&waiting, 1, 0) == 0;
 }
 
-std::optional<Fd> PendingFd::answer() const { return answer_on(socket_); }
+std::optional<Exported> PendingAnswer::answer() const { return answer_on(socket_); }
 
-std::optional<Fd> receive_fd(const std::string& path, const FdRequest& request) {
+std::optional<Exported> receive_exported(const std::string& path, const FdRequest& request) {
   const Fd socket = ask(path, path, request, 0);
   const Deadline deadline = Deadline::in(1.0);
   pollfd waiting{socket.get(), POLLIN, 0};

@@ -42,26 +42,25 @@ Mapping::Mapping(const Fd& fd, std::size_t bytes, const std::string& what) : byt
 }
 
 Mapping::~Mapping() {
-  attached_.reset();
   if (data_ != nullptr) ::munmap(data_, bytes_);
 }
 
-void Mapping::prefault(const std::string& what) const {
+void prefault(std::byte* data, std::size_t bytes, const std::string& what) {
   constexpr std::size_t kShare = std::size_t{64} << 20;
-  const std::size_t workers = std::clamp<std::size_t>(bytes_ / kShare, 1, cores().size());
+  const std::size_t workers = std::clamp<std::size_t>(bytes / kShare, 1, cores().size());
   // A multiple of any page size, since the kernel refuses an unaligned start.
   constexpr std::size_t kPages = std::size_t{2} << 20;
-  const std::size_t step = round_up(bytes_ / workers + 1, kPages);
+  const std::size_t step = round_up(bytes / workers + 1, kPages);
   std::atomic<int> failed = 0;
   const auto touch = [&](std::size_t from) {
     const bool done =
-        ::madvise(data_ + from, std::min(step, bytes_ - from), MADV_POPULATE_WRITE) == 0;
+        ::madvise(data + from, std::min(step, bytes - from), MADV_POPULATE_WRITE) == 0;
     // EINVAL: older kernels lack this advice; pages are then touched at first use.
     if (!done && errno != EINVAL) failed.store(errno, std::memory_order_relaxed);
   };
   {
     std::vector<std::jthread> threads;
-    for (std::size_t from = step; from < bytes_; from += step) {
+    for (std::size_t from = step; from < bytes; from += step) {
       threads.push_back(start_thread(what, "touches pages, which prefault=False omits",
                                      [&touch, from](const std::stop_token&) { touch(from); }));
     }
@@ -69,7 +68,7 @@ void Mapping::prefault(const std::string& what) const {
   }
   if (failed == 0) return;
   errno = failed;
-  throw_errno(what + ": cannot touch all of its " + std::to_string(bytes_) + " bytes");
+  throw_errno(what + ": cannot touch all of its " + std::to_string(bytes) + " bytes");
 }
 
 Fd sealed_memfd(const std::string& name, std::size_t bytes) {

@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "bindings/core/arguments.hpp"
 #include "bindings/gil.hpp"
+#include "bindings/port.hpp"
 #include "channel/pool.hpp"
 #include "cuda/copy.hpp"
 #include "cuda/device.hpp"
@@ -53,7 +54,7 @@ class Closable {
   /// Serves a descriptor to processes of this user until close.
   void serve(const std::string& path, const os::Fd& fd) {
     server_ = std::make_unique<os::FdServer>(what_, path, kRequest.nonce, [&fd](std::uint64_t id) {
-      return id == kRequest.id ? os::duplicate(fd) : os::Fd();
+      return id == kRequest.id ? os::Exported(os::duplicate(fd)) : os::Exported();
     });
   }
   void set_fd(os::Fd fd) { fd_ = std::move(fd); }
@@ -75,22 +76,27 @@ CUstream stream_of(std::uintptr_t stream) { return reinterpret_cast<CUstream>(st
 
 os::Fd fetch(const std::string& path) {
   const WithoutGil release;
-  std::optional<os::Fd> fd = os::receive_fd(path, kRequest);
-  if (!fd || !*fd) {
+  std::optional<os::Exported> found = os::receive_exported(path, kRequest);
+  if (!found || !found->fds[0]) {
     throw SystemCallError(path +
                           ": no process serves a descriptor there; call serve() in the process "
                           "that made it, and keep that process running");
   }
-  return std::move(*fd);
+  return std::move(found->fds[0]);
 }
 
 std::uint64_t register_host(channel::Pool& pool, int device) {
   pool.check_open();
   const WithoutGil release;
   static_cast<void>(cuda::device_facts(device));  // Reports a bad device before any lock is taken.
-  return pool.segments().attach([device](const os::Mapping& mapping, const std::string& what) {
-    return std::make_shared<cuda::HostRegistration>(mapping.data(), mapping.bytes(), device, what);
-  });
+  // One key for all devices: a registration is valid for each.
+  return pool.segments().attach(
+      kRegistration,
+      [device](const memory::Memory& memory, const std::string& what) -> std::shared_ptr<void> {
+        if (memory.host() == nullptr) return nullptr;
+        return std::make_shared<cuda::HostRegistration>(memory.host(), memory.bytes(), device,
+                                                        what);
+      });
 }
 
 template <class Class>

@@ -13,6 +13,9 @@ namespace flowtrain::bindings {
 
 /// Common parts of the bindings of producers and consumers.
 
+/// Key of registrations with CUDA, which attach to a pool's memory.
+inline constexpr const char* kRegistration = "cuda";
+
 /// Makes a call that never waits for a peer. Releases the GIL only if the call may map memory,
 /// which a device can take seconds to register.
 template <class Call>
@@ -29,15 +32,15 @@ pybind11::dict port_facts(const Port& port) {
   pool.check_open();
   pybind11::list segments;
   for (const channel::SegmentInfo& info : segment_infos(pool.control())) {
-    const channel::Segments::Held held = pool.segments().held(info.id);
+    const auto memory = pool.segments().memory_of(info.id);
     pybind11::dict entry;
     entry["id"] = info.id;
     entry["owner"] = info.owner;
     entry["bytes"] = info.bytes;
     entry["in_use_bytes"] = info.bytes_in_use;
     entry["unused_bytes"] = info.bytes_unused;
-    entry["mapped"] = held.mapped;
-    entry["registered"] = held.attached;
+    entry["mapped"] = memory != nullptr;
+    entry["registered"] = memory && memory->has_attached(kRegistration);
     segments.append(std::move(entry));
   }
   pybind11::dict out;

@@ -11,8 +11,8 @@ SegmentWord SegmentTable::word(std::uint32_t index) const noexcept {
   return control_.segment(index).word.load(std::memory_order_acquire);  // sync: segment.word
 }
 
-std::string SegmentTable::text(std::uint32_t index) const {
-  return "segment '" + pool_ + "." + std::to_string(index + 1) + "'";
+std::string SegmentTable::name(std::uint32_t index) const {
+  return pool_ + "." + std::to_string(index + 1);
 }
 
 bool SegmentTable::replace(std::uint32_t index, SegmentWord from, SegmentWord to) noexcept {

@@ -32,8 +32,10 @@ class SegmentTable {
       : control_(control), lanes_(lanes), pool_(std::move(pool)) {}
 
   SegmentWord word(std::uint32_t index) const noexcept;
-  /// Name of a segment for messages.
-  std::string text(std::uint32_t index) const;
+  /// Name of a segment.
+  std::string name(std::uint32_t index) const;
+  /// The same for messages.
+  std::string text(std::uint32_t index) const { return "segment '" + name(index) + "'"; }
 
   /// Claims an entry and cells for a new segment, and writes its sizes, so that producers can wait
   /// for it. Returns its index, or nothing if the lock is taken.

@@ -5,7 +5,9 @@
 #include <thread>
 
 #include "base/error.hpp"
+#include "memory/memfd.hpp"
 #include "os/folder.hpp"
+#include "os/mapping.hpp"
 
 namespace flowtrain::channel {
 
@@ -29,13 +31,16 @@ void Segments::start_server(std::uint16_t lane) {
 }
 
 /// Hands out the memory of a segment, by the address of its first byte.
-os::Fd Segments::serve(memory::Address segment) {
+os::Exported Segments::serve(memory::Address segment) {
   const std::uint32_t index = memory::segment_of(segment) - 1U;
-  const std::lock_guard lock(local_mutex_);
   if (index >= kMaxSegments) return {};
-  const LocalSegment& local = local_[index];
-  const bool found = local.fd && local.generation == memory::generation_of(segment);
-  return found ? os::duplicate(local.fd) : os::Fd();
+  std::shared_ptr<const memory::Memory> found;
+  {
+    const std::lock_guard lock(local_mutex_);
+    const LocalSegment& local = local_[index];
+    if (local.generation == memory::generation_of(segment)) found = local.memory;
+  }
+  return found ? found->export_memory() : os::Exported();
 }
 
 void Segments::serve_orphans() noexcept {
@@ -94,12 +99,11 @@ std::uint32_t Segments::make(const Claim& claim, const memory::Carving& carving,
   const std::lock_guard lock(adding_mutex_);
   try {
     check_open();
-    os::Fd fd = os::sealed_memfd(pool_ + "." + std::to_string(index + 1), carving.bytes);
-    auto mapping = unmapper_->share(os::Mapping(fd, carving.bytes, table_.text(index)));
-    if (prefault) mapping->prefault(table_.text(index));
-    call_hook(*mapping, index);
+    auto made = unmapper_->share(memory::memfd().allocate({}, carving.bytes, table_.name(index)));
+    if (prefault) os::prefault(made->host(), made->bytes(), table_.text(index));
+    call_hooks(*made, index);
     table_.fill(index, carving);
-    store_local(index, {std::move(mapping), generation_of(word), std::move(fd)});
+    store_local(index, {std::move(made), generation_of(word)});
     table_.make_live(index, word);
   } catch (...) {
     table_.cancel(index, word);
@@ -126,7 +130,7 @@ Segments::MapResult Segments::map(std::uint32_t index) {
   {
     const std::lock_guard local_lock(local_mutex_);
     const LocalSegment& local = local_[index];
-    if (local.mapping && local.generation == generation_of(word)) return MapResult::kMapped;
+    if (local.memory && local.generation == generation_of(word)) return MapResult::kMapped;
   }
   if (!request || request->generation != generation_of(word)) {
     const Deadline deadline = Deadline::in(kOwnerResponseS);
@@ -141,7 +145,7 @@ Segments::MapResult Segments::map(std::uint32_t index) {
 }
 
 Segments::MapResult Segments::map(std::uint32_t index, SegmentWord word, Request& request) {
-  std::optional<os::PendingFd>& pending = request.pending;
+  std::optional<os::PendingAnswer>& pending = request.pending;
   const auto is_current = [&] {
     const SegmentWord now = table_.word(index);
     return generation_of(now) == generation_of(word) && has_memory(now);
@@ -154,19 +158,22 @@ Segments::MapResult Segments::map(std::uint32_t index, SegmentWord word, Request
   };
   if (!pending) ask(request.holder);
   if (!pending->waiting()) {
-    std::optional<os::Fd> fd = pending->answer();
+    std::optional<os::Exported> answer = pending->answer();
     pending.reset();
     const std::uint64_t bytes = control_.segment(index).bytes;
-    if (fd && *fd && is_current() && os::is_sealed(*fd, bytes)) {
-      auto mapping = unmapper_->share(os::Mapping(*fd, bytes, table_.text(index)));
-      call_hook(*mapping, index);
-      if (!store_local(index, {std::move(mapping), generation_of(word), std::move(*fd)}))
-        return MapResult::kGone;
+    if (!is_current()) return MapResult::kGone;
+    std::unique_ptr<memory::Memory> imported;
+    if (answer && *answer) {
+      imported = memory::memfd().import(std::move(*answer), {}, bytes, table_.name(index));
+    }
+    if (imported) {
+      auto shared = unmapper_->share(std::move(imported));
+      call_hooks(*shared, index);
+      if (!store_local(index, {std::move(shared), generation_of(word)})) return MapResult::kGone;
       control_.header().space.notify();  // Waiting leases use only mapped segments.
       return MapResult::kMapped;
     }
-    if (!is_current()) return MapResult::kGone;
-    if (fd) request.refused.insert(request.holder);
+    if (answer) request.refused.insert(request.holder);
   }
   // The request to a living holder may still be answered, or be sent again.
   const std::optional<std::uint16_t> holder = holder_of(index, word, request);
@@ -223,7 +230,7 @@ void Segments::exchange(std::uint32_t index, LocalSegment& local) noexcept {
   const std::uint64_t bit = std::uint64_t{1} << index;
   std::swap(local_[index], local);
   const std::uint64_t others = mapped_.load(std::memory_order_relaxed) & ~bit;
-  mapped_.store(local_[index].mapping ? others | bit : others, std::memory_order_relaxed);
+  mapped_.store(local_[index].memory ? others | bit : others, std::memory_order_relaxed);
   const std::uint16_t generation = local_[index].generation;
   generations_[index].store(generation, std::memory_order_relaxed);
   if (lane_) {
@@ -245,16 +252,17 @@ SlabView Segments::resolve(memory::Address address, std::uint64_t bytes) {
     {
       const std::lock_guard lock(local_mutex_);
       const LocalSegment& local = local_[index];
-      if (local.mapping && local.generation == memory::generation_of(address)) {
+      if (local.memory && local.generation == memory::generation_of(address)) {
+        const memory::Memory& memory = *local.memory;
         const std::uint64_t offset = memory::offset_of(address);
-        const std::uint64_t size = local.mapping->bytes();
-        if (offset > size || bytes > size - offset) return {};
-        return {local.mapping->data() + offset, local.mapping};
+        if (offset > memory.bytes() || bytes > memory.bytes() - offset) return {};
+        std::byte* const host = memory.host();
+        return {memory.address() + offset, host == nullptr ? host : host + offset, local.memory};
       }
     }
     if (!retry || generation_of(table_.word(index)) != memory::generation_of(address)) break;
     const MapResult result = map(index);
-    if (result == MapResult::kAwaited) return {nullptr, nullptr, true};
+    if (result == MapResult::kAwaited) return {0, nullptr, nullptr, true};
     if (result == MapResult::kGone) break;
   }
   return {};
@@ -350,38 +358,37 @@ void Segments::check_admitted() const {
                      ", so no other handle could map a new segment; create the pool anew");
 }
 
-void Segments::call_hook(const os::Mapping& mapping, std::uint32_t index) const {
-  if (hook_ && !mapping.has_attached()) mapping.attach(hook_(mapping, table_.text(index)));
+void Segments::call_hooks(const memory::Memory& memory, std::uint32_t index) const {
+  for (const auto& [key, hook] : hooks_) {
+    if (memory.has_attached(key)) continue;
+    if (auto object = hook(memory, table_.text(index))) memory.attach(key, std::move(object));
+  }
 }
 
-std::uint64_t Segments::attach(MappingHook hook) {
+std::uint64_t Segments::attach(const std::string& key, MemoryHook hook) {
   const std::scoped_lock lock(adding_mutex_, mapping_mutex_);
-  const bool first = !hook_;
-  if (first) hook_ = std::move(hook);
+  const bool known = std::any_of(hooks_.begin(), hooks_.end(),
+                                 [&](const auto& each) { return each.first == key; });
+  if (!known) hooks_.emplace_back(key, std::move(hook));
   std::uint64_t bytes = 0;
   for (std::uint32_t i = 0; i < kMaxSegments; ++i) {
-    std::shared_ptr<const os::Mapping> mapping;
-    {
-      const std::lock_guard local_lock(local_mutex_);
-      mapping = local_[i].mapping;
-    }
-    if (!mapping) continue;
+    const auto present = memory_of(i + 1);
+    if (!present) continue;
     try {
-      call_hook(*mapping, i);
+      call_hooks(*present, i);
     } catch (...) {
       // Future segments are mapped without it.
-      if (first) hook_ = nullptr;
+      if (!known) hooks_.pop_back();
       throw;
     }
-    bytes += mapping->bytes();
+    bytes += present->bytes();
   }
   return bytes;
 }
 
-Segments::Held Segments::held(std::uint32_t number) const {
+std::shared_ptr<const memory::Memory> Segments::memory_of(std::uint32_t number) const {
   const std::lock_guard lock(local_mutex_);
-  const auto& mapping = local_[number - 1].mapping;
-  return {mapping != nullptr, mapping && mapping->has_attached()};
+  return local_[number - 1].memory;
 }
 
 void Segments::close() {
@@ -390,7 +397,7 @@ void Segments::close() {
     const std::scoped_lock lock(adding_mutex_, mapping_mutex_);
     closed_ = true;  // No segment is made after this, so the drain that follows finds all.
     server_.reset();
-    hook_ = nullptr;
+    hooks_.clear();
     *requests_ = {};
     const std::lock_guard local_lock(local_mutex_);
     for (std::uint32_t i = 0; i < kMaxSegments; ++i) exchange(i, dropped[i]);
@@ -403,7 +410,6 @@ void Segments::abandon() noexcept {
   static_cast<void>(new std::shared_ptr<Unmapper>(unmapper_));
   static_cast<void>(requests_.release());
   unmapper_->abandon();
-  for (LocalSegment& local : local_) local.fd.reset();
   if (server_) server_->abandon();
   static_cast<void>(server_.release());
 }

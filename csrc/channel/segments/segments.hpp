@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/deadline.hpp"
@@ -17,8 +18,8 @@
 #include "channel/segments/segment_table.hpp"
 #include "channel/segments/unmapper.hpp"
 #include "memory/carve.hpp"
+#include "memory/resource.hpp"
 #include "os/fd_socket.hpp"
-#include "os/mapping.hpp"
 
 namespace flowtrain::channel {
 
@@ -26,23 +27,25 @@ namespace flowtrain::channel {
 /// that is mapped.
 inline constexpr double kOwnerResponseS = 0.1;
 
-/// Memory of a slab, with its mapping; null if it is not available.
+/// A slab, with the memory that it is in; null if that is not available.
 struct SlabView {
-  std::byte* data = nullptr;
-  std::shared_ptr<const os::Mapping> mapping;
+  std::uint64_t address = 0;  ///< In the address space of the memory's place.
+  std::byte* data = nullptr;  ///< Where the host can access it; otherwise null.
+  std::shared_ptr<const memory::Memory> memory;
   bool awaited = false;  ///< Null only until the living owner hands out the memory.
-  explicit operator bool() const { return data != nullptr; }
+  explicit operator bool() const { return memory != nullptr; }
 };
 
-/// Makes an object that lives as long as a mapping; `what` names the segment in errors.
-using MappingHook =
-    std::function<std::shared_ptr<void>(const os::Mapping& mapping, const std::string& what)>;
+/// Makes an object that lives as long as a memory, or null if that needs none; `what` names the
+/// segment in errors.
+using MemoryHook =
+    std::function<std::shared_ptr<void>(const memory::Memory& memory, const std::string& what)>;
 
 /// The segments that one handle has mapped: resolves global addresses.
 ///
-/// Memory:   sealed memfds. A mapping lives as long as its segment, and beyond it as long as a view
-///           of one of its slabs. The owner of a segment hands out its memory, and when the owner
-///           is gone, every handle that has mapped it.
+/// Memory:   as memory::Memory. It lives as long as its segment, and beyond it as long as a view of
+///           one of its slabs. The owner of a segment hands out its memory, and when the owner is
+///           gone, every handle that has mapped it.
 /// Threads:  any; a thread of its own hands out memory.
 /// Progress: resolve takes a short lock. The first use of a segment sends its owner a request; only
 ///           map_all waits for the answer, with a deadline. A hook may take long. claim waits for
@@ -100,20 +103,16 @@ class Segments {
   void drain_all(std::uint16_t owner) noexcept { table_.drain_all(owner); }
   void sweep() noexcept { table_.sweep(); }
 
-  /// Calls `hook` for every present and future mapping of this handle, and attaches its result to
-  /// the mapping. Only the first hook counts. If it throws here, it is forgotten. If it throws for
-  /// a later segment, the caller that adds or reads that segment gets the error, and `unmapped`
-  /// names it.
+  /// Calls `hook` for all present and future memory of this handle, and attaches its result by
+  /// `key`. With a key that has a hook already this only makes up for memory that lacks the object.
+  /// If the hook throws here, it is forgotten. If it throws for a later segment, the caller that
+  /// adds or reads that segment gets the error, and `unmapped` names it.
   ///
-  /// @return Bytes of the present mappings.
-  std::uint64_t attach(MappingHook hook);
+  /// @return Bytes of the present memory.
+  std::uint64_t attach(const std::string& key, MemoryHook hook);
 
-  /// Whether this handle has mapped a segment, and whether the mapping has something attached.
-  struct Held {
-    bool mapped;
-    bool attached;
-  };
-  Held held(std::uint32_t number) const;
+  /// Memory of a segment; null if this handle has not mapped it.
+  std::shared_ptr<const memory::Memory> memory_of(std::uint32_t number) const;
 
   /// Unmaps all memory and waits for the end of what was attached to it. Memory with views stays
   /// until its last view ends. Afterwards claim, make and map throw PoolClosed.
@@ -129,19 +128,18 @@ class Segments {
   /// A request for the memory of a segment.
   struct Request {
     std::uint16_t generation;
-    Deadline deadline;                     ///< Of calls that wait only for this segment.
-    std::uint16_t holder;                  ///< Lane that was asked last; at first the owner's.
-    Deadline patience;                     ///< Then another handle is asked.
-    std::optional<os::PendingFd> pending;  ///< Empty if it has to be sent again.
-    std::set<std::uint16_t> refused;       ///< Lanes that answered that they do not have it.
-    std::string failure;                   ///< Why the last mapping failed.
+    Deadline deadline;                         ///< Of calls that wait only for this segment.
+    std::uint16_t holder;                      ///< Lane that was asked last; at first the owner's.
+    Deadline patience;                         ///< Then another handle is asked.
+    std::optional<os::PendingAnswer> pending;  ///< Empty if it has to be sent again.
+    std::set<std::uint16_t> refused;           ///< Lanes that answered that they do not have it.
+    std::string failure;                       ///< Why the last mapping failed.
   };
 
   /// State of a segment in this handle.
   struct LocalSegment {
-    std::shared_ptr<const os::Mapping> mapping;
+    std::shared_ptr<const memory::Memory> memory;
     std::uint16_t generation = 0;
-    os::Fd fd;  ///< To hand out.
   };
 
   MapResult map(std::uint32_t index);
@@ -156,11 +154,11 @@ class Segments {
   /// Under adding_mutex_ or mapping_mutex_. Throws PoolClosed after close.
   void check_open() const;
   void check_admitted() const;
-  void call_hook(const os::Mapping& mapping, std::uint32_t index) const;
+  void call_hooks(const memory::Memory& memory, std::uint32_t index) const;
   bool admits_segments() const noexcept;
   void start_server(std::uint16_t lane);
   std::string socket_of(std::uint16_t lane) const;
-  os::Fd serve(memory::Address segment);
+  os::Exported serve(memory::Address segment);
 
   const Control& control_;
   Lanes& lanes_;
@@ -171,8 +169,8 @@ class Segments {
   std::optional<std::uint16_t> lane_;  // Of this handle.
   std::mutex adding_mutex_;            // Never held while another handle has a lock.
   mutable std::mutex mapping_mutex_;
-  bool closed_ = false;  // Written under both.
-  MappingHook hook_;     // Written under both.
+  bool closed_ = false;                                    // Written under both.
+  std::vector<std::pair<std::string, MemoryHook>> hooks_;  // By key; written under both.
   using Requests = std::array<std::optional<Request>, kMaxSegments>;
   std::unique_ptr<Requests> requests_ = std::make_unique<Requests>();  // Under mapping_mutex_.
   mutable std::mutex local_mutex_;  // Never held while another process is asked.

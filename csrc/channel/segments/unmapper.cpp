@@ -7,16 +7,16 @@
 
 namespace flowtrain::channel {
 
-std::shared_ptr<const os::Mapping> Unmapper::share(os::Mapping mapping) {
-  auto owned = std::make_unique<const os::Mapping>(std::move(mapping));
-  return {owned.release(), [self = shared_from_this()](const os::Mapping* last) {
-            self->destroy(std::unique_ptr<const os::Mapping>(last));
+std::shared_ptr<const memory::Memory> Unmapper::share(
+    std::unique_ptr<const memory::Memory> memory) {
+  return {memory.release(), [self = shared_from_this()](const memory::Memory* last) {
+            self->destroy(std::unique_ptr<const memory::Memory>(last));
           }};
 }
 
-void Unmapper::destroy(std::unique_ptr<const os::Mapping> mapping) noexcept {
-  // A mapping that is not queued here is destroyed on return, after the lock is released.
-  if (!mapping->has_attached() || abandoned_.load(std::memory_order_relaxed)) return;
+void Unmapper::destroy(std::unique_ptr<const memory::Memory> memory) noexcept {
+  // Memory that is not queued here is destroyed on return, after the lock is released.
+  if (memory->ends_at_once() || abandoned_.load(std::memory_order_relaxed)) return;
   try {
     const std::lock_guard lock(mutex_);
     if (!working_) {
@@ -25,7 +25,7 @@ void Unmapper::destroy(std::unique_ptr<const os::Mapping> mapping) noexcept {
       }).detach();
     }
     working_ = true;
-    queue_.push_back(std::move(mapping));
+    queue_.push_back(std::move(memory));
   } catch (const std::exception&) {
     // Out of threads or memory.
   }
@@ -34,9 +34,9 @@ void Unmapper::destroy(std::unique_ptr<const os::Mapping> mapping) noexcept {
 void Unmapper::work() noexcept {
   std::unique_lock lock(mutex_);
   while (!queue_.empty()) {
-    auto mappings = std::exchange(queue_, {});
+    auto dropped = std::exchange(queue_, {});
     lock.unlock();
-    mappings.clear();
+    dropped.clear();
     lock.lock();
   }
   working_ = false;

@@ -186,7 +186,7 @@ void a_death_is_reported_while_a_segment_is_being_mapped() {
   const auto pool = Pool::create({unique_name("slow"), "main", {"default"}, 16, 8});
   const auto owner = Pool::open(pool->name(), "owner", Deadline::in(5));
   std::atomic<bool> mapping{false}, done{false};
-  pool->segments().attach([&](const os::Mapping&, const std::string&) {
+  pool->segments().attach("test", [&](const memory::Memory&, const std::string&) {
     mapping = true;
     while (!done) ::usleep(1000);
     return std::shared_ptr<void>();

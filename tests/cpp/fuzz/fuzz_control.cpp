@@ -48,7 +48,8 @@ class Subject {
     server_ =
         std::make_unique<os::FdServer>("fuzz", folder_ + "/0.sock", nonce_, [this](auto segment) {
           const std::uint32_t index = memory::segment_of(segment) - 1U;
-          return index < memory_.size() ? os::duplicate(memory_[index]) : os::Fd();
+          return index < memory_.size() ? os::Exported(os::duplicate(memory_[index]))
+                                        : os::Exported();
         });
   }
   ~Subject() { os::remove_pool_folder(name_); }

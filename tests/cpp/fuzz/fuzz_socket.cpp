@@ -38,9 +38,10 @@ os::Fd new_socket() { return os::Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOE
 
 /// One message: some bytes, and control data that is arbitrary except for its descriptors.
 void send_message(int to, fuzz::Input& input, int fd) {
-  char payload[64] = {};
+  char payload[96] = {};  // An answer has 66 bytes, a request 16.
   iovec part{payload, input.number(1) % sizeof(payload)};
   payload[0] = static_cast<char>(input.number(1));
+  payload[1] = static_cast<char>(input.number(1));
   const std::uint64_t fds = input.number(1) % (kMaxFds + 1);
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))] = {};
   msghdr message{};
@@ -61,9 +62,9 @@ void send_message(int to, fuzz::Input& input, int fd) {
 
 /// Retries on a timeout, which a busy machine may cause. A server that never answers hangs the
 /// test.
-os::Fd answer(const std::string& path, const os::FdRequest& request) {
+os::Exported answer(const std::string& path, const os::FdRequest& request) {
   for (;;) {
-    if (std::optional<os::Fd> fd = os::receive_fd(path, request)) return std::move(*fd);
+    if (auto found = os::receive_exported(path, request)) return std::move(*found);
   }
 }
 
@@ -71,8 +72,9 @@ os::Fd answer(const std::string& path, const os::FdRequest& request) {
 void fuzz_server(fuzz::Input& input) {
   static const os::Fd memory = os::sealed_memfd("fuzz", 4096);
   static const std::string path = path_of("served");
-  static const os::FdServer server(
-      "fuzz", path, 0, [](std::uint64_t id) { return id == 5 ? os::duplicate(memory) : os::Fd(); });
+  static const os::FdServer server("fuzz", path, 0, [](std::uint64_t id) {
+    return id == 5 ? os::Exported(os::duplicate(memory)) : os::Exported();
+  });
   {
     const os::Fd client = new_socket();
     const sockaddr_un address = address_of(path);
@@ -84,7 +86,7 @@ void fuzz_server(fuzz::Input& input) {
   }
   CHECK(!answer(path, {0, 4}));
   CHECK(!answer(path, {1, 5}));
-  CHECK(os::is_sealed(answer(path, {0, 5}), 4096));
+  CHECK(os::is_sealed(answer(path, {0, 5}).fds[0], 4096));
 }
 
 /// Whatever a server answers, the client leaks no descriptor.
@@ -110,9 +112,11 @@ void fuzz_client(fuzz::Input& input) {
     writer.reset();
   });
   {
-    const std::optional<os::Fd> got = os::receive_fd(path, {2, 3});
+    const auto got = os::receive_exported(path, {2, 3});
     peer.join();
-    if (got && *got) CHECK(::fcntl(got->get(), F_GETFD) == FD_CLOEXEC);
+    for (std::size_t i = 0; got && i < os::Exported::kMaxFds; ++i) {
+      if (got->fds[i]) CHECK(::fcntl(got->fds[i].get(), F_GETFD) == FD_CLOEXEC);
+    }
   }
   // End of file: no descriptor for writing is open any more.
   char byte;

@@ -48,20 +48,21 @@ void a_server_that_could_not_answer_answers_the_next_request() {
   std::atomic<bool> out_of_descriptors{true};
   const os::FdServer server("test", socket_path(), 1, [&](std::uint64_t) {
     if (out_of_descriptors) throw SystemCallError("out of descriptors");
-    return os::duplicate(memory);
+    return os::Exported(os::duplicate(memory));
   });
-  CHECK(!os::receive_fd(socket_path(), {1, 7}));
+  CHECK(!os::receive_exported(socket_path(), {1, 7}));
   out_of_descriptors = false;
-  const auto fd = os::receive_fd(socket_path(), {1, 7});
-  CHECK(fd && os::is_sealed(*fd, 4096));
-  const auto none = os::receive_fd(socket_path(), {2, 7});  // Of another server.
+  const auto found = os::receive_exported(socket_path(), {1, 7});
+  CHECK(found && os::is_sealed(found->fds[0], 4096));
+  const auto none = os::receive_exported(socket_path(), {2, 7});  // Of another server.
   CHECK(none && !*none);
 }
 
 void a_closed_server_ends_without_a_sleep() {
   for (int i = 0; i < 20; ++i) {
-    const os::FdServer server("test", socket_path(), 1, [](std::uint64_t) { return os::Fd(); });
-    CHECK(os::receive_fd(socket_path(), {1, 7}));
+    const os::FdServer server("test", socket_path(), 1,
+                              [](std::uint64_t) { return os::Exported(); });
+    CHECK(os::receive_exported(socket_path(), {1, 7}));
   }
   CHECK(sleeps == 0);
 }
@@ -70,26 +71,46 @@ void a_closed_server_ends_without_a_sleep() {
 void a_signal_does_not_end_the_wait_for_an_answer() {
   const os::FdServer server("test", socket_path(), 1, [](std::uint64_t) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    return os::Fd();
+    return os::Exported();
   });
   struct sigaction interrupt{};
   interrupt.sa_handler = [](int) {};
   CHECK(::sigaction(SIGALRM, &interrupt, nullptr) == 0);
   const itimerval often{{0, 5000}, {0, 5000}}, never{};
   CHECK(::setitimer(ITIMER_REAL, &often, nullptr) == 0);
-  const auto none = os::receive_fd(socket_path(), {1, 7});
+  const auto none = os::receive_exported(socket_path(), {1, 7});
   CHECK(::setitimer(ITIMER_REAL, &never, nullptr) == 0);
   CHECK(none && !*none);
 }
 
+void an_answer_has_all_descriptors_and_the_handle() {
+  const os::FdServer server("test", socket_path(), 1, [](std::uint64_t id) {
+    os::Exported out;
+    for (std::uint64_t i = 0; i < id; ++i) out.fds[i] = os::sealed_memfd("served", 4096 << i);
+    if (id != 1) out.handle.emplace().fill(std::byte{7});
+    return out;
+  });
+  for (std::uint64_t fds = 0; fds <= os::Exported::kMaxFds; ++fds) {
+    const auto found = os::receive_exported(socket_path(), {1, fds});
+    CHECK(found && *found && found->handle.has_value() == (fds != 1));
+    if (found->handle) CHECK(found->handle->front() == std::byte{7});
+    if (found->handle) CHECK(found->handle->back() == std::byte{7});
+    for (std::uint64_t i = 0; i < os::Exported::kMaxFds; ++i) {
+      CHECK(static_cast<bool>(found->fds[i]) == (i < fds));
+      if (i < fds) CHECK(os::is_sealed(found->fds[i], 4096 << i));
+    }
+  }
+}
+
 bool is_served() {
-  const auto fd = os::receive_fd(socket_path(), {1, 7});
-  return fd && os::is_sealed(*fd, 4096);
+  const auto found = os::receive_exported(socket_path(), {1, 7});
+  return found && os::is_sealed(found->fds[0], 4096);
 }
 
 std::optional<os::FdServer> serving(const os::Fd& memory) {
-  return std::optional<os::FdServer>(std::in_place, "test", socket_path(), 1,
-                                     [&](std::uint64_t) { return os::duplicate(memory); });
+  return std::optional<os::FdServer>(std::in_place, "test", socket_path(), 1, [&](std::uint64_t) {
+    return os::Exported(os::duplicate(memory));
+  });
 }
 
 void a_forked_child_leaves_the_server_to_its_parent() {
@@ -121,14 +142,14 @@ void the_end_of_a_server_leaves_the_path_to_its_successor() {
 
 void a_file_at_the_path_is_not_removed() {
   std::ofstream(socket_path()) << "a user's file";
-  CHECK_THROWS(os::FdServer("test", socket_path(), 1, [](std::uint64_t) { return os::Fd(); }),
+  CHECK_THROWS(os::FdServer("test", socket_path(), 1, [](std::uint64_t) { return os::Exported(); }),
                SystemCallError);
   CHECK(std::filesystem::remove(socket_path()));
 }
 
 /// A process that inherited the socket can shut it down.
 void a_server_whose_socket_was_shut_down_does_not_spin() {
-  const os::FdServer server("test", socket_path(), 1, [](std::uint64_t) { return os::Fd(); });
+  const os::FdServer server("test", socket_path(), 1, [](std::uint64_t) { return os::Exported(); });
   int fd = -1;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int number = std::stoi(entry.path().filename());
@@ -147,6 +168,7 @@ void a_server_whose_socket_was_shut_down_does_not_spin() {
 }  // namespace
 
 int main() {
+  an_answer_has_all_descriptors_and_the_handle();
   a_forked_child_leaves_the_server_to_its_parent();
   the_end_of_a_server_leaves_the_path_to_its_successor();
   a_file_at_the_path_is_not_removed();

@@ -58,11 +58,11 @@ void memory_that_cannot_be_touched_is_an_error() {
   const os::Fd fd = os::sealed_memfd("touched", 4096);
   const os::Mapping mapping(fd, 4096, "touched");
   error_of_madvise = ENOMEM;
-  CHECK_THROWS(mapping.prefault("touched"), SystemCallError);
+  CHECK_THROWS(os::prefault(mapping.data(), 4096, "touched"), SystemCallError);
   error_of_madvise = EINVAL;
-  mapping.prefault("touched");
+  os::prefault(mapping.data(), 4096, "touched");
   error_of_madvise = 0;
-  mapping.prefault("touched");
+  os::prefault(mapping.data(), 4096, "touched");
 }
 
 }  // namespace

@@ -53,11 +53,11 @@ struct Peer {
   }
   void map() {
     const Deadline deadline = Deadline::in(30);
-    while (!segments.held(1).mapped && !deadline.passed()) {
+    while (!segments.memory_of(1) && !deadline.passed()) {
       segments.refresh();
       ::usleep(1000);
     }
-    CHECK(segments.held(1).mapped);
+    CHECK(segments.memory_of(1));
   }
 
   os::Fd folder;
@@ -99,7 +99,7 @@ void an_owner_waits_for_one_handle_and_the_creator_for_all() {
   Peer peer(*pool);
   publish_in_new_segment(owner);
   owner->close();
-  CHECK(!peer.segments.held(1).mapped);
+  CHECK(!peer.segments.memory_of(1));
   int calls = 0;
   pool->close([&] {
     if (++calls == 1) {
@@ -110,7 +110,7 @@ void an_owner_waits_for_one_handle_and_the_creator_for_all() {
     peer.segments.refresh();
     return false;
   });
-  CHECK(calls > 0 && peer.segments.held(1).mapped);
+  CHECK(calls > 0 && peer.segments.memory_of(1));
   CHECK(peer.segments.resolve(memory::make_address(1, 1, 0), 4096));
 }
 
@@ -150,7 +150,7 @@ void a_pool_is_created_while_another_of_its_name_is_being_closed() {
 void an_item_whose_handle_closes_during_its_publication_is_not_lost() {
   const auto pool = make("during");
   std::atomic<bool> done = false;
-  pool->segments().attach([&](const os::Mapping&, const std::string&) {
+  pool->segments().attach("test", [&](const memory::Memory&, const std::string&) {
     while (!done) ::usleep(1000);  // The creator's handle maps nothing before the end.
     return std::shared_ptr<void>();
   });
@@ -243,7 +243,7 @@ void a_handle_that_does_not_hand_out_memory_is_passed_over(bool stuck) {
   Peer mute(*pool), late(*pool);
   publish_in_new_segment(owner);
   mute.map();
-  while (!pool->segments().held(1).mapped) ::usleep(1000);
+  while (!pool->segments().memory_of(1)) ::usleep(1000);
   owner->close();
   std::atomic<bool> leave = false;
   std::optional<os::FdServer> server;
@@ -251,7 +251,7 @@ void a_handle_that_does_not_hand_out_memory_is_passed_over(bool stuck) {
     server.emplace("test", os::path_in(mute.folder, std::to_string(mute.lane) + ".sock"),
                    pool->control().header().nonce, [&](std::uint64_t) {
                      while (!leave) ::usleep(1000);
-                     return os::Fd();
+                     return os::Exported();
                    });
   }
   late.map();

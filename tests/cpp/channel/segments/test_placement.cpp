@@ -75,10 +75,11 @@ void an_entry_without_a_new_generation_is_not_reused() {
   const auto pool = Pool::create({unique_name("last"), "main", {"default"}, kMaxSegments, 8});
   std::atomic<SegmentWord>& word = pool->control().segment(0).word;
   bool refuse = false;
-  pool->segments().attach([&](const os::Mapping&, const std::string&) -> std::shared_ptr<void> {
-    if (refuse) throw SystemCallError("refused");
-    return nullptr;
-  });
+  pool->segments().attach("test",
+                          [&](const memory::Memory&, const std::string&) -> std::shared_ptr<void> {
+                            if (refuse) throw SystemCallError("refused");
+                            return nullptr;
+                          });
   CHECK(pool->add_segment(one_page(), false) == 1);
   pool->drop_segment(1);
   word = segment_word(SegmentState::kDead, kLastGeneration - 1, pool->lane());

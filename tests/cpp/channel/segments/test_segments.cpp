@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/error.hpp"
@@ -28,8 +29,8 @@ memory::Carving one_page() { return memory::carve({{4096, 1}}); }
 /// map_all alone may give up on an owner that answers late.
 void map(Segments& segments, std::uint32_t number) {
   const Deadline deadline = Deadline::in(30);
-  while (!segments.held(number).mapped && !deadline.passed()) segments.map_all(deadline, {});
-  CHECK(segments.held(number).mapped);
+  while (!segments.memory_of(number) && !deadline.passed()) segments.map_all(deadline, {});
+  CHECK(segments.memory_of(number));
 }
 
 std::string unique_name(const char* what) {
@@ -39,10 +40,10 @@ std::string unique_name(const char* what) {
 void a_hook_that_fails_for_a_present_segment_is_forgotten() {
   const auto pool = Pool::create({unique_name("forgets"), "main", {"default"}, 16, 8});
   pool->add_segment(one_page(), false);
-  const auto refuse = [](const os::Mapping&, const std::string& what) -> std::shared_ptr<void> {
+  const auto refuse = [](const memory::Memory&, const std::string& what) -> std::shared_ptr<void> {
     throw SystemCallError(what + ": refused");
   };
-  CHECK_THROWS(pool->segments().attach(refuse), SystemCallError);
+  CHECK_THROWS(pool->segments().attach("test", refuse), SystemCallError);
   pool->add_segment(one_page(), false);
   CHECK(segment_infos(pool->control()).size() == 2);
   pool->close();
@@ -50,9 +51,10 @@ void a_hook_that_fails_for_a_present_segment_is_forgotten() {
 
 void a_hook_that_fails_for_a_new_segment_fails_add_segment() {
   const auto pool = Pool::create({unique_name("fails"), "main", {"default"}, 16, 8});
-  pool->segments().attach([](const os::Mapping&, const std::string& what) -> std::shared_ptr<void> {
-    throw SystemCallError(what + ": refused");
-  });
+  pool->segments().attach(
+      "test", [](const memory::Memory&, const std::string& what) -> std::shared_ptr<void> {
+        throw SystemCallError(what + ": refused");
+      });
   CHECK_THROWS(pool->add_segment(one_page(), false), SystemCallError);
   CHECK(segment_infos(pool->control()).empty());
   pool->close();
@@ -61,9 +63,10 @@ void a_hook_that_fails_for_a_new_segment_fails_add_segment() {
 void a_lease_that_times_out_names_the_segment_that_cannot_be_mapped() {
   const auto pool = Pool::create({unique_name("why"), "main", {"default"}, 16, 8});
   const auto owner = Pool::open(pool->name(), "other", Deadline::in(5));
-  pool->segments().attach([](const os::Mapping&, const std::string& what) -> std::shared_ptr<void> {
-    throw SystemCallError(what + ": refused");
-  });
+  pool->segments().attach(
+      "test", [](const memory::Memory&, const std::string& what) -> std::shared_ptr<void> {
+        throw SystemCallError(what + ": refused");
+      });
   const std::uint32_t number = owner->add_segment(one_page(), false);
   while (!pool->segments().refresh()) ::usleep(1000);
   const auto producer = std::make_shared<Producer>(pool, "default", number, Producer::Credits{});
@@ -92,7 +95,7 @@ void a_failed_mapping_is_retried_in_the_background() {
   rlimit limit{};
   CHECK(::getrlimit(RLIMIT_NOFILE, &limit) == 0);
   std::atomic<bool> refused = false;
-  pool->segments().attach([&](const os::Mapping&, const std::string& what) {
+  pool->segments().attach("test", [&](const memory::Memory&, const std::string& what) {
     if (!refused) {
       // Now the owner cannot get a new request either.
       const rlimit none{3, limit.rlim_max};
@@ -107,8 +110,8 @@ void a_failed_mapping_is_retried_in_the_background() {
   ::usleep(50'000);  // The next attempts have failed by now.
   CHECK(::setrlimit(RLIMIT_NOFILE, &limit) == 0);
   const Deadline deadline = Deadline::in(10);
-  while (!pool->segments().held(number).mapped && !deadline.passed()) ::usleep(1000);
-  CHECK(pool->segments().held(number).mapped);
+  while (!pool->segments().memory_of(number) && !deadline.passed()) ::usleep(1000);
+  CHECK(pool->segments().memory_of(number));
   owner->close();
   pool->close();
 }
@@ -120,7 +123,7 @@ void a_lease_sleeps_while_another_thread_is_in_the_hook() {
   std::atomic<bool> slow = false, entered = false, leave = false;
   owner->add_segment(one_page(), false);
   map(pool->segments(), 1);
-  pool->segments().attach([&](const os::Mapping&, const std::string&) {
+  pool->segments().attach("test", [&](const memory::Memory&, const std::string&) {
     entered = slow.load();
     while (slow && !leave) ::usleep(1000);
     return std::shared_ptr<void>();
@@ -181,10 +184,11 @@ void a_lease_waits_for_a_segment_that_is_being_made() {
 
 void add_segment_fails_if_its_entry_changes() {
   const auto pool = Pool::create({unique_name("damaged"), "main", {"default"}, 16, 8});
-  pool->segments().attach([&](const os::Mapping&, const std::string&) -> std::shared_ptr<void> {
-    pool->control().segment(0).word = segment_word(SegmentState::kDead, 1, pool->lane());
-    return nullptr;
-  });
+  pool->segments().attach(
+      "test", [&](const memory::Memory&, const std::string&) -> std::shared_ptr<void> {
+        pool->control().segment(0).word = segment_word(SegmentState::kDead, 1, pool->lane());
+        return nullptr;
+      });
   CHECK_THROWS(pool->add_segment(one_page(), false), PoolCorrupt);
   CHECK(segment_infos(pool->control()).empty());
   pool->close();
@@ -196,9 +200,9 @@ void memory_is_handed_out_by_nonce_and_generation() {
   const std::uint64_t nonce = pool->control().header().nonce;
   const auto has = [&](std::uint64_t of_pool, std::uint16_t generation, std::uint8_t segment) {
     const memory::Address address = memory::make_address(generation, segment, 0);
-    const std::optional<os::Fd> fd = os::receive_fd(path, {of_pool, address});
-    CHECK(fd);
-    return static_cast<bool>(*fd);
+    const auto found = os::receive_exported(path, {of_pool, address});
+    CHECK(found);
+    return static_cast<bool>(*found);
   };
   pool->add_segment(one_page(), false);
   CHECK(has(nonce, 1, 1) && !has(nonce + 1, 1, 1) && !has(nonce, 2, 1));
@@ -231,18 +235,19 @@ void a_dead_segment_is_dropped_though_its_entry_is_reused() {
     map(peer, 1);
   };
   add();
-  const SlabView view = peer.resolve(memory::make_address(1, 1, 0), 4096);
+  std::optional<SlabView> view = peer.resolve(memory::make_address(1, 1, 0), 4096);
   pool->drop_segment(1);
   pool->add_segment(one_page(), false);
   pool->drop_segment(1);
-  CHECK(peer.refresh() && !peer.held(1).mapped);
-  CHECK(view.data[0] == std::byte{0});  // A view keeps its memory.
+  CHECK(peer.refresh() && !peer.memory_of(1));
+  CHECK(view->data[0] == std::byte{0});  // A view keeps its memory.
+  view.reset();
 
   add();
   CHECK(!peer.has_unmapped());
   pool->drop_segment(1);
   pool->add_segment(one_page(), false);
-  CHECK(peer.held(1).mapped && peer.has_unmapped());
+  CHECK(peer.memory_of(1) && peer.has_unmapped());
   pool->drop_segment(1);
 
   add();
@@ -250,7 +255,7 @@ void a_dead_segment_is_dropped_though_its_entry_is_reused() {
   // The next owner of the entry died before it handed out memory.
   std::atomic<SegmentWord>& word = pool->control().segment(0).word;
   word = segment_word(SegmentState::kDraining, 6, 7);
-  CHECK(peer.refresh() && !peer.held(1).mapped);
+  CHECK(peer.refresh() && !peer.memory_of(1));
   CHECK(pool->segments().refresh() && open_memory_of(*pool) == 0);
   pool->close();
 }
@@ -325,10 +330,10 @@ void a_closed_handle_keeps_only_memory_with_views() {
   auto lease = producer->lease({8, 1, {16, 0, 0, 0}, 16}, Deadline::in(5));
   CHECK(open_memory_of(*pool) == 2 && mappings_of(*pool) == 2);
   pool->close();
-  CHECK(open_memory_of(*pool) == 0 && mappings_of(*pool) == 1);
+  CHECK(open_memory_of(*pool) == 1 && mappings_of(*pool) == 1);
   lease->data()[0] = std::byte{1};
   lease.reset();
-  CHECK(mappings_of(*pool) == 0);
+  CHECK(open_memory_of(*pool) == 0 && mappings_of(*pool) == 0);
 }
 
 /// Otherwise the second wait would last until its deadline.

@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "base/error.hpp"
 #include "channel/pool.hpp"
 #include "channel/producer.hpp"
 #include "check.hpp"
@@ -24,13 +25,13 @@ struct Book {
   std::map<const std::byte*, int> made;
   std::atomic<int> alive = 0;
 
-  MappingHook hook() {
-    return [this](const os::Mapping& mapping, const std::string&) {
-      ++made[mapping.data()];
+  MemoryHook hook() {
+    return [this](const memory::Memory& memory, const std::string&) {
+      ++made[memory.host()];
       ++alive;
-      return std::shared_ptr<void>(mapping.data(), [this](void* memory) {
+      return std::shared_ptr<void>(memory.host(), [this](void* first) {
         // Faults if the memory is unmapped already.
-        static_cast<void>(*static_cast<volatile char*>(memory));
+        static_cast<void>(*static_cast<volatile char*>(first));
         --alive;
       });
     };
@@ -48,14 +49,14 @@ void the_hook_runs_once_for_each_mapping() {
   const auto pool = Pool::create({unique_name("attach"), "main", {"default"}, 16, 8});
   const auto other = Pool::open(pool->name(), "other", Deadline::in(5));
   pool->add_segment(one_page(), false);
-  CHECK(pool->segments().attach(book.hook()) == 4096);
+  CHECK(pool->segments().attach("test", book.hook()) == 4096);
   CHECK(book.alive == 1);
   pool->add_segment(one_page(), false);
   // Of another handle: mapped here in the background, at the latest by its first use.
   const auto theirs = other->add_segment(one_page(), false);
   const auto producer = std::make_shared<Producer>(pool, "default", theirs, Producer::Credits{});
   auto lease = producer->lease({8, 1, {16, 0, 0, 0}, 16}, Deadline::in(5));
-  CHECK(pool->segments().attach(book.hook()) == 3 * 4096);
+  CHECK(pool->segments().attach("test", book.hook()) == 3 * 4096);
   CHECK(book.alive == 3 && book.made.size() == 3);
   for (const auto& [data, times] : book.made) CHECK(times == 1);
   pool->close();
@@ -79,8 +80,8 @@ void attached_objects_end_on_a_thread_of_their_own() {
     while (ended != number && !deadline.passed()) ::usleep(1000);
     CHECK(ended == number && by_caller == 0);
   };
-  pool->segments().attach([&](const os::Mapping& mapping, const std::string&) {
-    return std::shared_ptr<void>(mapping.data(), [&](void*) {
+  pool->segments().attach("test", [&](const memory::Memory& memory, const std::string&) {
+    return std::shared_ptr<void>(memory.host(), [&](void*) {
       by_caller += std::this_thread::get_id() == caller;
       ++ended;
     });
@@ -113,9 +114,33 @@ void attached_objects_end_on_a_thread_of_their_own() {
   owner->close();
 }
 
+/// Of a device and of a network, say.
+void memory_has_an_object_of_each_hook_and_the_last_one_ends_first() {
+  const auto pool = Pool::create({unique_name("both"), "main", {"default"}, 16, 8});
+  std::string made, ended;
+  const auto attach = [&](const char* key) {
+    pool->segments().attach(key, [&, key](const memory::Memory& memory, const std::string&) {
+      made += key;
+      return std::shared_ptr<void>(memory.host(), [&, key](void*) { ended += key; });
+    });
+  };
+  attach("a");
+  pool->add_segment(one_page(), false);
+  attach("b");
+  attach("a");
+  pool->add_segment(one_page(), false);
+  CHECK(made == "abab");
+  const auto& first = *pool->segments().memory_of(1);
+  CHECK(first.has_attached("a") && first.has_attached("b"));
+  CHECK_THROWS(first.attach("a", nullptr), BadArgument);
+  pool->close();
+  CHECK(ended == "baba");
+}
+
 }  // namespace
 
 int main() {
+  memory_has_an_object_of_each_hook_and_the_last_one_ends_first();
   the_hook_runs_once_for_each_mapping();
   attached_objects_end_on_a_thread_of_their_own();
 }
