@@ -20,6 +20,9 @@ class FlowTrainError(Exception):
 class CudaError(FlowTrainError, RuntimeError):
     """A call of the CUDA driver failed; the message names the call, its object and the result."""
 
+class MemoryUnreachable(FlowTrainError, RuntimeError):
+    """This process cannot use a segment's memory, such as that of a device that it does not see."""
+
 class PoolClosed(FlowTrainError, ValueError):
     """A handle, lease or item was used after its end, or in a forked child."""
 
@@ -521,6 +524,8 @@ class Consumer:
             PoolTimeout: No item arrived, or only skipped ones; the message names their owner.
             PoolCorrupt: An invalid item arrived; the next call takes the next item.
             StaleAddress: The memory of an item is gone; the next call takes the next item.
+            MemoryUnreachable: This process cannot map the memory of an item, which goes back to
+                the end of the ring.
         """
 
     def try_get(self) -> Item | None:

@@ -30,6 +30,11 @@ class Segment:
     id: int
     owner: str
     tier: str
+    """host, device or fake."""
+    kind: str
+    """memfd, vmm, ipc or fake."""
+    device: str
+    """UUID of the device; empty for memory of the host."""
     bytes: int
     in_use_bytes: int
     unused_bytes: int
@@ -89,7 +94,8 @@ class Explanation:
             f"  {'takes' if path.taken else 'not'} {path.name}: {path.why}" for path in self.paths
         ]
         lines += [
-            f"  segment {each.id}{_quoted(each.owner, ' of')}: {each.tier}, {each.in_use_bytes} of "
+            f"  segment {each.id}{_quoted(each.owner, ' of')}: {_memory(each)}, "
+            f"{each.in_use_bytes} of "
             f"{each.bytes} bytes in use ({each.unused_bytes} of them beyond items), "
             f"{'' if each.mapped else 'not yet '}mapped, "
             f"{'' if each.registered else 'not '}registered"
@@ -131,7 +137,7 @@ def explanation_of(facts: Mapping[str, Any], measure: bool) -> Explanation:
 
 
 def _segments(there: Sequence[Mapping[str, Any]], tiers: Sequence[int]) -> tuple[Segment, ...]:
-    by_id = {each["id"]: Segment(tier="dram", **each) for each in there}
+    by_id = {each["id"]: Segment(**each) for each in there}
     return tuple(by_id[number] for number in tiers or by_id if number in by_id)
 
 
@@ -147,8 +153,7 @@ def _paths(segments: Sequence[Segment]) -> tuple[Path, ...]:
         Path(
             name="device memory",
             taken=False,
-            why=no_cuda
-            or "a ring carries host memory; flowtrain_core.cuda.Segment shares device memory",
+            why=no_cuda or "no segment is in it; add one with add_segment(tier='device')",
         ),
         Path(
             name="registered shared memory",
@@ -196,6 +201,13 @@ def _copy_bytes_per_s() -> float:
 def _quoted(label: str, before: str = "") -> str:
     """A label in a sentence; nothing for a handle without one."""
     return f"{before} '{label}'" if label else ""
+
+
+def _memory(segment: Segment) -> str:
+    """Where a segment is, such as `host` or `device (vmm, 5a3f...)`."""
+    if segment.tier == "host":
+        return segment.tier
+    return f"{segment.tier} ({segment.kind}, {segment.device})"
 
 
 def _limit(value: int | None) -> str:

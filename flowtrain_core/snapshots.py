@@ -50,6 +50,11 @@ class SegmentSnapshot(TypedDict):
     id: int
     owner: str
     tier: str
+    """host, device or fake."""
+    kind: str
+    """memfd, vmm, ipc or fake."""
+    device: str
+    """UUID of the device; empty for memory of the host."""
     bytes: int
     in_use_bytes: int
     unused_bytes: int

@@ -20,6 +20,7 @@ namespace flowtrain {
   X(ViewsAlive, PyExc_BufferError)         \
   X(ViewRefused, PyExc_BufferError)        \
   X(SystemCallError, PyExc_OSError)        \
+  X(MemoryUnreachable, PyExc_RuntimeError) \
   X(CudaError, PyExc_RuntimeError)
 
 /// Base of every error that the core raises; in Python, of every error of FlowTrain.

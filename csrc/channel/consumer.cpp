@@ -29,6 +29,7 @@ Consumer::Consumer(std::shared_ptr<Pool> pool, const std::string& ring, bool str
   index_ring_ = pool_->control().ring(ring_);
   lane_ = pool_->join(LaneRole::kConsumer, static_cast<std::uint16_t>(ring_));
   recorder_ = {pool_->control().record(lane_->number()), lane_->number(), recording};
+  pool_->segments().map_devices();
 }
 
 void Consumer::close() {

@@ -31,7 +31,9 @@ class Item {
   Item(const Item&) = delete;
   Item& operator=(const Item&) = delete;
 
+  /// Null if the host cannot access the slab.
   const std::byte* data() const { return slab_.data; }
+  const SlabView& slab() const { return slab_; }
   const Descriptor& descriptor() const { return descriptor_; }
   /// Deliveries before this one.
   std::uint32_t attempt() const { return attempt_; }

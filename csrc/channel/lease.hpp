@@ -57,7 +57,9 @@ class Lease {
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
 
+  /// Null if the host cannot access the slab.
   std::byte* data() const { return slab_.data; }
+  const SlabView& slab() const { return slab_; }
   const Layout& layout() const { return layout_; }
   memory::Address address() const;
   /// Gives the item another layout, of at most as many bytes: the first ones of the slab. Where

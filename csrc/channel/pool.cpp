@@ -66,7 +66,7 @@ Pool::Pool(const PoolOptions& options, os::Fd folder, os::Fd file, Control contr
       file_(std::move(file)),
       control_(std::move(control)),
       lanes_(std::make_unique<Lanes>(control_, file_)),
-      segments_(std::make_unique<Segments>(control_, *lanes_, name_, folder_)) {}
+      segments_(std::make_unique<Segments>(control_, *lanes_, name_, folder_, options.resources)) {}
 
 std::shared_ptr<Pool> Pool::create(const PoolOptions& options,
                                    const std::optional<SegmentOptions>& first,
@@ -116,7 +116,7 @@ std::shared_ptr<Pool> Pool::create_unfilled(const PoolOptions& options,
     pool->remove_on_signal();
     pool->start();
     // It never waits: the lock that it needs is this pool's.
-    if (first) claim = pool->segments_->claim(first->carving, pool->lane_, {});
+    if (first) claim = pool->segments_->claim(first->carving, pool->lane_, {}, first->place);
     header.admission.store(Admission::kOpen, std::memory_order_release);  // sync: control.admission
     return pool;
   } catch (...) {
@@ -127,7 +127,7 @@ std::shared_ptr<Pool> Pool::create_unfilled(const PoolOptions& options,
 
 std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& label,
                                  const Deadline& deadline, const Interrupted& interrupted,
-                                 Deleter deleter) {
+                                 Deleter deleter, const memory::Resources& resources) {
   check_name("pool", name);
   check_label(label);
   const std::string path = folder_of(name) + "/control";
@@ -145,7 +145,7 @@ std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& lab
         creator_pid = control->header().creator_pid;
       }
       if (state == PoolState::kOpen) {
-        const PoolOptions options{name, label, {}, 0, 0};
+        const PoolOptions options{name, label, {}, 0, 0, resources};
         pool.reset(new Pool(options, std::move(folder), std::move(file), std::move(*control)),
                    deleter);
         no_fork.register_pool(pool.get());
@@ -282,10 +282,10 @@ std::unique_ptr<LaneHold> Pool::join(LaneRole role, std::uint16_t ring, std::mut
 }
 
 std::uint32_t Pool::add_segment(const memory::Carving& carving, bool prefault,
-                                const Interrupted& interrupted) {
+                                const Interrupted& interrupted, const memory::Place& place) {
   check_open();
   const auto ended = [&] { return closed() || (interrupted && interrupted()); };
-  const auto claim = segments_->claim(carving, lane_, ended);
+  const auto claim = segments_->claim(carving, lane_, ended, place);
   if (!claim) {
     check_open();
     return 0;

@@ -48,12 +48,14 @@ struct PoolOptions {
   std::vector<std::string> rings;
   std::uint32_t max_cells;
   std::uint32_t max_lanes;
+  memory::Resources resources = memory::host_resources();
 };
 
 /// A segment to be added.
 struct SegmentOptions {
   memory::Carving carving;
   bool prefault = true;
+  memory::Place place = {};
 };
 
 /// One process's handle of a pool: control file, lanes and segments.
@@ -80,7 +82,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   /// Null only if `interrupted` ended the wait.
   static std::shared_ptr<Pool> open(const std::string& name, const std::string& label,
                                     const Deadline& deadline, const Interrupted& interrupted = {},
-                                    Deleter deleter = &destroy);
+                                    Deleter deleter = &destroy,
+                                    const memory::Resources& resources = memory::host_resources());
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -98,7 +101,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
                                  std::mutex* publishing = nullptr);
   /// Returns the number of the new segment, or 0 if `interrupted` ended the wait.
   std::uint32_t add_segment(const memory::Carving& carving, bool prefault,
-                            const Interrupted& interrupted = {});
+                            const Interrupted& interrupted = {}, const memory::Place& place = {});
   /// Ends leasing from a segment of this handle. Its memory is freed once no slab is in use.
   void drop_segment(std::uint32_t number);
   std::uint32_t ring_number(const std::string& name) const;

@@ -41,6 +41,7 @@ Producer::Producer(std::shared_ptr<Pool> pool, const std::string& ring, const Ti
   recorder_ = {pool_->control().record(lane_->number()), lane_->number(), recording};
   spilled_before_ = spilled();
   slabs_.emplace(pool_->control(), pool_->lanes(), lane_->number(), pool_->lane());
+  if (!tiers_.empty()) pool_->segments().map_devices();
 }
 
 void Producer::close() {

@@ -15,6 +15,12 @@ enum class Kind : std::uint8_t { kMemfd, kVmm, kIpc, kFake };
 inline constexpr std::array kKindNames = {"memfd", "vmm", "ipc", "fake"};
 inline constexpr std::size_t kNumKinds = kKindNames.size();
 
+/// Name of the tier that memory of a valid kind is in.
+constexpr const char* tier_of(Kind kind) {
+  if (kind == Kind::kMemfd) return "host";
+  return kind == Kind::kFake ? "fake" : "device";
+}
+
 /// UUID of a device, the same in every process; zeros for the host.
 struct DeviceId {
   std::uint64_t high = 0;

@@ -184,7 +184,7 @@ def test_an_edge_explains_its_path_and_the_others(pool: Pool) -> None:
     assert set(against) == {"device memory", "registered shared memory", "another host"}
     assert all(against.values())
     assert [(each.tier, each.mapped, each.registered) for each in told.segments] == [
-        ("dram", True, False)
+        ("host", True, False)
     ]
     assert told.limits is not None
     assert (told.limits.in_flight_bytes, told.limits.max_bytes) == (1000, 1 << 20)
@@ -208,6 +208,7 @@ def test_an_edge_explains_its_path_and_the_others(pool: Pool) -> None:
 def test_a_registered_pool_takes_the_registered_path() -> None:
     numbers = dict.fromkeys(("id", "bytes", "in_use_bytes", "unused_bytes"), 1)
     segment = numbers | {"owner": "", "mapped": True}
+    segment |= {"tier": "host", "kind": "memfd", "device": ""}
     facts = {"pool": "p", "ring": "r", "label": "", "lane": 1, "strict": False}
     for registered, name in ((True, "registered shared memory"), (False, "shared memory")):
         facts["segments"] = [segment | {"registered": registered}]

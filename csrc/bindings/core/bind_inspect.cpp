@@ -34,6 +34,13 @@ const char* state_name(LaneState state) {
   return "?";
 }
 
+void add_place(py::dict& segment, const memory::Place& place) {
+  const auto kind = static_cast<std::size_t>(place.kind);
+  segment["tier"] = memory::tier_of(place.kind);
+  segment["kind"] = memory::kKindNames[kind];
+  segment["device"] = place.device == memory::DeviceId{} ? "" : text(place.device);
+}
+
 namespace {
 
 using channel::Event;
@@ -118,7 +125,7 @@ py::dict inspect(const std::string& name) {
     py::dict entry;
     entry["id"] = segment.id;
     entry["owner"] = segment.owner;
-    entry["tier"] = "dram";
+    add_place(entry, segment.place);
     entry["bytes"] = segment.bytes;
     entry["in_use_bytes"] = segment.bytes_in_use;
     entry["unused_bytes"] = segment.bytes_unused;

@@ -31,6 +31,8 @@ void add_enter(Class& type) {
   });
 }
 
+/// Adds the tier, kind and device of a segment's memory.
+void add_place(pybind11::dict& segment, const memory::Place& place);
 const char* role_name(channel::LaneRole role);
 const char* state_name(channel::LaneState state);
 

@@ -36,6 +36,7 @@ pybind11::dict port_facts(const Port& port) {
     pybind11::dict entry;
     entry["id"] = info.id;
     entry["owner"] = info.owner;
+    add_place(entry, info.place);
     entry["bytes"] = info.bytes;
     entry["in_use_bytes"] = info.bytes_in_use;
     entry["unused_bytes"] = info.bytes_unused;

@@ -39,10 +39,12 @@ struct alignas(kCacheLine) Lane {
   std::atomic<std::uint64_t> items_spilled;  ///< Not in the first segment of its tiers.
   std::atomic<std::uint64_t> bytes_spilled;
   /// Of a pool handle: the generation of each segment that it has mapped, by the segment's index; 0
-  /// for none. Others get the memory from this handle once the segment's owner is gone.
-  alignas(kCacheLine) std::atomic<std::uint16_t> mapped[kMaxSegments];
+  /// for none. Others get the memory from this handle once the segment's owner is gone. With
+  /// kNotMapped: of a segment that it does not map, so that nobody waits for it.
+  alignas(kCacheLine) std::atomic<std::uint32_t> mapped[kMaxSegments];
+  static constexpr std::uint32_t kNotMapped = 1U << 16;
 };
 
-static_assert(sizeof(Lane) == 6 * kCacheLine);
+static_assert(sizeof(Lane) == 8 * kCacheLine);
 
 }  // namespace flowtrain::channel

@@ -6,6 +6,7 @@
 #include "base/math.hpp"
 #include "base/relaxed.hpp"
 #include "memory/address.hpp"
+#include "memory/place.hpp"
 
 namespace flowtrain::channel {
 
@@ -60,16 +61,24 @@ struct alignas(kCacheLine) SegmentEntry {
   std::atomic<SegmentWord> word;
   Relaxed<std::uint32_t> first_cell;
   Relaxed<std::uint32_t> num_cells;
-  Relaxed<std::uint32_t> num_classes;  ///< 0 if slabs are made by SlabMaker.
+  Relaxed<std::uint16_t> num_classes;  ///< 0 if slabs are made by SlabMaker.
+  Relaxed<memory::Kind> kind;
   // Of SlabMaker. After a death the sum may be too small and the ends too large, until it is next
   // called for this segment.
   std::atomic<std::uint32_t> num_slabs;  ///< Cells that may have a slab; those behind have none.
   Relaxed<std::uint64_t> bytes;
-  Relaxed<std::uint64_t> slab_bytes;  ///< Sum over the slabs.
-  Relaxed<std::uint64_t> slabs_end;   ///< Offset behind the last slab.
+  Relaxed<std::uint64_t> slab_bytes;   ///< Sum over the slabs.
+  Relaxed<std::uint64_t> slabs_end;    ///< Offset behind the last slab.
+  Relaxed<std::uint64_t> device_high;  ///< See memory::DeviceId.
+  Relaxed<std::uint64_t> device_low;
   ClassEntry classes[kMaxClasses];
+
+  /// Of its memory; any process could have written it.
+  memory::Place place() const { return {kind, {device_high, device_low}}; }
 };
 
+// All but the classes are read for each item.
+static_assert(sizeof(SegmentEntry) == kCacheLine + sizeof(SegmentEntry::classes));
 static_assert(kMaxSegments < std::uint64_t{1} << memory::kSegmentBits);
 
 }  // namespace flowtrain::channel

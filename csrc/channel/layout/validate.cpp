@@ -36,6 +36,9 @@ std::optional<std::string> find_fault(const Control& control, const Descriptor& 
     return "its address names generation " + std::to_string(memory::generation_of(item.address)) +
            " of " + name() + ", which is in generation " + std::to_string(generation_of(word));
   }
+  if (const memory::Place place = entry.place(); !is_valid(place)) {
+    return name() + " is said to have memory of kind " + text(place) + ", which cannot be";
+  }
   const std::uint64_t all = entry.bytes, offset = memory::offset_of(item.address);
   if (offset > all || item.bytes > all - offset) {
     return "it ends beyond " + name() + " of " + std::to_string(all) + " bytes";

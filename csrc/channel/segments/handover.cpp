@@ -19,22 +19,22 @@ std::optional<Handover::Missing> Handover::find(bool all) const {
     const auto word =
         control_.segment(i).word.load(std::memory_order_acquire);  // sync: segment.word
     if (!has_memory(word)) continue;
-    const auto lacks = [&](std::uint16_t lane) { return !maps(lane, i, word); };
-    const auto first = std::find_if(others.begin(), others.end(), lacks);
+    const auto said = [&](std::uint16_t lane) {
+      return control_.lane(lane).mapped[i].load(std::memory_order_acquire);  // sync: lane.mapped
+    };
+    const auto first = std::find_if(others.begin(), others.end(), [&](std::uint16_t lane) {
+      return (said(lane) & ~Lane::kNotMapped) != generation_of(word);
+    });
     if (first == others.end()) continue;
-    const bool mapped_here = maps(lane_, i, word);
-    const bool by_none = std::all_of(others.begin(), others.end(), lacks);
+    const bool mapped_here = said(lane_) == generation_of(word);
+    const bool by_none = std::none_of(others.begin(), others.end(), [&](std::uint16_t lane) {
+      return said(lane) == generation_of(word);
+    });
     const bool missing =
         creator_ ? mapped_here || !by_none : mapped_here && (all || by_none) && items_in(i) > 0;
     if (missing) return Missing{i, *first};
   }
   return std::nullopt;
-}
-
-bool Handover::maps(std::uint16_t lane, std::uint32_t segment, SegmentWord word) const noexcept {
-  return control_.lane(lane).mapped[segment].load(
-             std::memory_order_acquire) ==  // sync: lane.mapped
-         generation_of(word);
 }
 
 std::uint32_t Handover::items_in(std::uint32_t segment) const noexcept {

@@ -33,6 +33,7 @@ class Handover {
   ///
   /// The creator waits until every living handle has mapped each segment that the creator or any of
   /// them has mapped. Another handle waits only for segments with items that it has mapped itself.
+  /// Nobody waits for a handle that says that it does not map a segment.
   ///
   /// @param all  Of a handle that is not the creator: whether it waits until all others have mapped
   ///             them, or only until one has, which can hand out the memory.
@@ -41,8 +42,6 @@ class Handover {
   std::uint32_t items_in(std::uint32_t segment) const noexcept;
 
  private:
-  bool maps(std::uint16_t lane, std::uint32_t segment, SegmentWord word) const noexcept;
-
   const Control& control_;
   const Lanes& lanes_;
   std::uint16_t lane_;

@@ -21,11 +21,12 @@ bool SegmentTable::replace(std::uint32_t index, SegmentWord from, SegmentWord to
 }
 
 std::optional<std::uint32_t> SegmentTable::try_claim(const memory::Carving& carving,
-                                                     std::uint16_t owner) {
+                                                     std::uint16_t owner,
+                                                     const memory::Place& place) {
   sweep();  // Cells of slabs that were released a moment ago count as free.
   if (!lanes_.try_lock(PoolLock::kAssignment)) return std::nullopt;
   const Placement placement = Placement::find(control_, carving.slabs);
-  if (placement.fits()) write_claim(*placement.entry, *placement.first_cell, carving, owner);
+  if (placement.fits()) write_claim(*placement.entry, *placement.first_cell, carving, owner, place);
   lanes_.unlock(PoolLock::kAssignment);
   control_.header().space.notify();  // For producers that found the lock taken.
   if (!placement.fits()) {
@@ -39,7 +40,8 @@ std::optional<std::uint32_t> SegmentTable::try_claim(const memory::Carving& carv
 /// Under PoolLock::kAssignment. The entry has no cells until its word says kMaking, so a death
 /// before that changes nothing; after it, drain_all ends the segment.
 void SegmentTable::write_claim(std::uint32_t index, std::uint32_t first_cell,
-                               const memory::Carving& carving, std::uint16_t owner) noexcept {
+                               const memory::Carving& carving, std::uint16_t owner,
+                               const memory::Place& place) noexcept {
   SegmentEntry& entry = control_.segment(index);
   const SegmentWord before = word(index);
   // A lease that sees the stores below must not mistake the entry for its former use: pairs with
@@ -51,7 +53,10 @@ void SegmentTable::write_claim(std::uint32_t index, std::uint32_t first_cell,
   entry.num_slabs.store(0, std::memory_order_relaxed);
   entry.slab_bytes = 0;
   entry.slabs_end = 0;
-  entry.num_classes = static_cast<std::uint32_t>(carving.classes.size());
+  entry.kind = place.kind;
+  entry.device_high = place.device.high;
+  entry.device_low = place.device.low;
+  entry.num_classes = static_cast<std::uint16_t>(carving.classes.size());
   for (std::size_t k = 0; k < carving.classes.size(); ++k) {
     const memory::CarvedClass& c = carving.classes[k];
     ClassEntry& size = entry.classes[k];

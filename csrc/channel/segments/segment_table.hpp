@@ -39,7 +39,8 @@ class SegmentTable {
 
   /// Claims an entry and cells for a new segment, and writes its sizes, so that producers can wait
   /// for it. Returns its index, or nothing if the lock is taken.
-  std::optional<std::uint32_t> try_claim(const memory::Carving& carving, std::uint16_t owner);
+  std::optional<std::uint32_t> try_claim(const memory::Carving& carving, std::uint16_t owner,
+                                         const memory::Place& place = {});
   /// Writes the slabs of a claimed segment.
   void fill(std::uint32_t index, const memory::Carving& carving);
   /// Offers a filled segment to producers. `claimed` is the word after try_claim.
@@ -56,7 +57,7 @@ class SegmentTable {
 
  private:
   void write_claim(std::uint32_t index, std::uint32_t first_cell, const memory::Carving& carving,
-                   std::uint16_t owner) noexcept;
+                   std::uint16_t owner, const memory::Place& place) noexcept;
   bool replace(std::uint32_t index, SegmentWord from, SegmentWord to) noexcept;
   bool in_use(const SegmentEntry& entry) const noexcept;
 

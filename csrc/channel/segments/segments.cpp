@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "base/error.hpp"
-#include "memory/memfd.hpp"
 #include "os/folder.hpp"
 #include "os/mapping.hpp"
 
@@ -67,7 +66,8 @@ bool Segments::admits_segments() const noexcept {
 }
 
 std::optional<Segments::Claim> Segments::claim(const memory::Carving& carving, std::uint16_t owner,
-                                               const Interrupted& interrupted) {
+                                               const Interrupted& interrupted,
+                                               const memory::Place& place) {
   if (carving.classes.size() > kMaxClasses) {
     throw BadArgument("pool '" + pool_ + "': " + std::to_string(carving.classes.size()) +
                       " classes, at most " + std::to_string(kMaxClasses));
@@ -79,8 +79,8 @@ std::optional<Segments::Claim> Segments::claim(const memory::Carving& carving, s
       check_open();
       check_admitted();
       start_server(owner);
-      if (const auto index = table_.try_claim(carving, owner))
-        return Claim{*index, table_.word(*index)};
+      if (const auto index = table_.try_claim(carving, owner, place))
+        return Claim{*index, table_.word(*index), place};
     }
     if (deadline.passed()) {
       throw PoolTimeout("pool '" + pool_ + "': no segment could be added within " +
@@ -95,12 +95,14 @@ std::optional<Segments::Claim> Segments::claim(const memory::Carving& carving, s
 }
 
 std::uint32_t Segments::make(const Claim& claim, const memory::Carving& carving, bool prefault) {
-  const auto [index, word] = claim;
+  const auto& [index, word, place] = claim;
   const std::lock_guard lock(adding_mutex_);
   try {
     check_open();
-    auto made = unmapper_->share(memory::memfd().allocate({}, carving.bytes, table_.name(index)));
-    if (prefault) os::prefault(made->host(), made->bytes(), table_.text(index));
+    auto made = unmapper_->share(
+        usable_resource(index, place).allocate(place.device, carving.bytes, table_.name(index)));
+    if (prefault && made->host() != nullptr)
+      os::prefault(made->host(), made->bytes(), table_.text(index));
     call_hooks(*made, index);
     table_.fill(index, carving);
     store_local(index, {std::move(made), generation_of(word)});
@@ -116,7 +118,22 @@ std::uint32_t Segments::make(const Claim& claim, const memory::Carving& carving,
   return index + 1;
 }
 
-Segments::MapResult Segments::map(std::uint32_t index) {
+/// Resource for the memory of a segment.
+const memory::Resource& Segments::usable_resource(std::uint32_t index,
+                                                  const memory::Place& place) const {
+  if (!is_valid(place)) {
+    throw PoolCorrupt(table_.text(index) + ": is said to have memory of kind " + text(place) +
+                      ", which cannot be; the control file was damaged: make the pool anew");
+  }
+  if (const std::string reason = why_not(resources_, place); !reason.empty()) {
+    throw MemoryUnreachable(table_.text(index) + ": this process cannot map its memory, of kind " +
+                            text(place) + ": " + reason + "; otherwise read its items in another " +
+                            "process, or have them put into memory of the host");
+  }
+  return *resource_of(resources_, place.kind);
+}
+
+Segments::MapResult Segments::map(std::uint32_t index, When when) {
   const std::unique_lock lock(mapping_mutex_, std::try_to_lock);
   if (!lock) return MapResult::kAwaited;  // Another thread maps, and may be in the hook.
   check_open();
@@ -132,12 +149,21 @@ Segments::MapResult Segments::map(std::uint32_t index) {
     const LocalSegment& local = local_[index];
     if (local.memory && local.generation == generation_of(word)) return MapResult::kMapped;
   }
+  const bool on_device = control_.segment(index).kind != memory::Kind::kMemfd;
+  if (when == When::kEarly && on_device && !maps_devices_.load(std::memory_order_relaxed)) {
+    skip(index, word, Skip::kUntilUse);
+    return MapResult::kGone;
+  }
   if (!request || request->generation != generation_of(word)) {
     const Deadline deadline = Deadline::in(kOwnerResponseS);
     request.emplace(generation_of(word), deadline, owner_of(word), deadline);
   }
   try {
     return map(index, word, *request);
+  } catch (const MemoryUnreachable& error) {
+    request->failure = error.what();
+    skip(index, word, Skip::kUnreachable);
+    throw;
   } catch (const Error& error) {
     request->failure = error.what();
     throw;
@@ -145,6 +171,9 @@ Segments::MapResult Segments::map(std::uint32_t index) {
 }
 
 Segments::MapResult Segments::map(std::uint32_t index, SegmentWord word, Request& request) {
+  const SegmentEntry& entry = control_.segment(index);
+  const memory::Place place = entry.place();
+  const memory::Resource& resource = usable_resource(index, place);
   std::optional<os::PendingAnswer>& pending = request.pending;
   const auto is_current = [&] {
     const SegmentWord now = table_.word(index);
@@ -160,11 +189,11 @@ Segments::MapResult Segments::map(std::uint32_t index, SegmentWord word, Request
   if (!pending->waiting()) {
     std::optional<os::Exported> answer = pending->answer();
     pending.reset();
-    const std::uint64_t bytes = control_.segment(index).bytes;
+    const std::uint64_t bytes = entry.bytes;
     if (!is_current()) return MapResult::kGone;
     std::unique_ptr<memory::Memory> imported;
     if (answer && *answer) {
-      imported = memory::memfd().import(std::move(*answer), {}, bytes, table_.name(index));
+      imported = resource.import(std::move(*answer), place.device, bytes, table_.name(index));
     }
     if (imported) {
       auto shared = unmapper_->share(std::move(imported));
@@ -220,9 +249,9 @@ void Segments::drop_stale(std::uint32_t index) noexcept {
   LocalSegment dropped;  // Unmapped after the lock is released.
   const std::lock_guard lock(local_mutex_);
   const SegmentWord word = table_.word(index);
-  if (state_of(word) == SegmentState::kDead || generation_of(word) != local_[index].generation) {
-    exchange(index, dropped);
-  }
+  const LocalSegment& local = local_[index];
+  const bool dead = state_of(word) == SegmentState::kDead;
+  if (local.memory && (dead || generation_of(word) != local.generation)) exchange(index, dropped);
 }
 
 /// Under local_mutex_. The caller unmaps the former content, then in `local`, without the lock.
@@ -236,6 +265,36 @@ void Segments::exchange(std::uint32_t index, LocalSegment& local) noexcept {
   if (lane_) {
     control_.lane(*lane_).mapped[index].store(generation,
                                               std::memory_order_release);  // sync: lane.mapped
+  }
+}
+
+/// Says that a segment is not mapped early.
+void Segments::skip(std::uint32_t index, SegmentWord word, Skip why) noexcept {
+  const std::lock_guard lock(local_mutex_);
+  if (why == Skip::kUntilUse && maps_devices_.load(std::memory_order_relaxed)) return;
+  if (is_skipped(index, word) || is_mapped(index, word)) return;
+  skipped_[index].store(generation_of(word), std::memory_order_relaxed);
+  if (lane_) {
+    control_.lane(*lane_).mapped[index].store(Lane::kNotMapped | generation_of(word),
+                                              std::memory_order_release);  // sync: lane.mapped
+  }
+}
+
+bool Segments::is_skipped(std::uint32_t index, SegmentWord word) const noexcept {
+  return skipped_[index].load(std::memory_order_relaxed) == generation_of(word);
+}
+
+void Segments::map_devices() noexcept {
+  if (maps_devices_.exchange(true, std::memory_order_relaxed)) return;
+  const std::lock_guard lock(local_mutex_);
+  for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
+    if (!is_skipped(i, table_.word(i))) continue;
+    skipped_[i].store(0, std::memory_order_relaxed);
+    if (lane_) {
+      // From now on, owners that close wait for this handle.
+      control_.lane(*lane_).mapped[i].store(local_[i].generation,
+                                            std::memory_order_release);  // sync: lane.mapped
+    }
   }
 }
 
@@ -261,7 +320,7 @@ SlabView Segments::resolve(memory::Address address, std::uint64_t bytes) {
       }
     }
     if (!retry || generation_of(table_.word(index)) != memory::generation_of(address)) break;
-    const MapResult result = map(index);
+    const MapResult result = map(index, When::kAtUse);
     if (result == MapResult::kAwaited) return {0, nullptr, nullptr, true};
     if (result == MapResult::kGone) break;
   }
@@ -272,7 +331,7 @@ bool Segments::refresh() noexcept {
   bool done = true;
   for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
     try {
-      done &= map(i) != MapResult::kAwaited;
+      done &= map(i, When::kEarly) != MapResult::kAwaited;
     } catch (const Error&) {
       // Out of address space or descriptors. A reader of the segment tries again and throws; a
       // lease that times out names the error, see unmapped.
@@ -311,7 +370,7 @@ std::vector<int> Segments::pending_sockets() {
 bool Segments::has_unmapped() const noexcept {
   for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
     const SegmentWord word = table_.word(i);
-    if (has_memory(word) && !is_mapped(i, word)) return true;
+    if (has_memory(word) && !is_mapped(i, word) && !is_skipped(i, word)) return true;
   }
   return false;
 }
@@ -333,6 +392,8 @@ std::string Segments::unmapped() const {
       all += " is still being made by " + who;
     } else if (request && !request->failure.empty()) {
       all += " is not mapped here, because that failed: " + request->failure;
+    } else if (is_skipped(i, word)) {
+      all += " is of a device, and only mapped here at its first use";
     } else {
       all += " is not mapped here, because " + who + " has not answered";
     }

@@ -18,7 +18,7 @@
 #include "channel/segments/segment_table.hpp"
 #include "channel/segments/unmapper.hpp"
 #include "memory/carve.hpp"
-#include "memory/resource.hpp"
+#include "memory/resources.hpp"
 #include "os/fd_socket.hpp"
 
 namespace flowtrain::channel {
@@ -55,14 +55,17 @@ using MemoryHook =
 /// Errors:   claim and make throw; a stale address resolves to nothing.
 class Segments {
  public:
-  /// @param folder  Of the pool; has the sockets of owners.
-  Segments(const Control& control, Lanes& lanes, std::string pool, const os::Fd& folder)
+  /// @param folder     Of the pool; has the sockets of owners.
+  /// @param resources  Of the kinds of memory that this process can use.
+  Segments(const Control& control, Lanes& lanes, std::string pool, const os::Fd& folder,
+           const memory::Resources& resources = memory::host_resources())
       : control_(control),
         lanes_(lanes),
         table_(control, lanes, pool),
         nonce_(control.header().nonce),
         pool_(std::move(pool)),
-        folder_(folder) {}
+        folder_(folder),
+        resources_(resources) {}
 
   /// Announces what is mapped here in the lane of this handle.
   void announce_in(std::uint16_t lane);
@@ -71,18 +74,23 @@ class Segments {
   struct Claim {
     std::uint32_t index;
     SegmentWord word;
+    memory::Place place;
   };
   /// Claims a segment for `owner`; nothing if `interrupted` ended the wait. Producers wait for a
   /// claimed segment until it is made, or its owner dies.
   std::optional<Claim> claim(const memory::Carving& carving, std::uint16_t owner,
-                             const Interrupted& interrupted);
+                             const Interrupted& interrupted, const memory::Place& place = {});
   /// Makes the memory of a claimed segment. Returns the number of the segment.
   std::uint32_t make(const Claim& claim, const memory::Carving& carving, bool prefault);
   SlabView resolve(memory::Address address, std::uint64_t bytes);
   /// Maps the memory that owners have handed out, sends requests for new segments, and drops dead
   /// ones; false while an answer is missing. A mapped segment outlives its owner, so this is done
-  /// early.
+  /// early, but for a device's memory only after map_devices.
   bool refresh() noexcept;
+  /// Says that the process uses a device's memory, so that it is mapped early. Otherwise only the
+  /// first use of one of its slabs maps it: a context on the device takes hundreds of megabytes
+  /// there, and what is forked afterwards cannot use the device.
+  void map_devices() noexcept;
   /// Repeats refresh until the deadline, or until all missing answers are of owners that got their
   /// request kOwnerResponseS ago or earlier; false only if `interrupted` ended it.
   bool map_all(const Deadline& deadline, const Interrupted& interrupted);
@@ -91,7 +99,7 @@ class Segments {
   /// One bit for each mapped segment, by its index. The bit stays set if the entry is reused, until
   /// the former segment is dropped.
   std::uint64_t mapped() const noexcept { return mapped_.load(std::memory_order_relaxed); }
-  /// Whether there is memory that is not mapped.
+  /// Whether there is memory to be mapped early that is not.
   bool has_unmapped() const noexcept;
   /// Hands out memory whose owner is gone, if any is mapped here and no call is adding a segment.
   void serve_orphans() noexcept;
@@ -142,15 +150,22 @@ class Segments {
     std::uint16_t generation = 0;
   };
 
-  MapResult map(std::uint32_t index);
+  /// kEarly: before a slab of it is used.
+  enum class When { kEarly, kAtUse };
+  MapResult map(std::uint32_t index, When when);
   MapResult map(std::uint32_t index, SegmentWord word, Request& request);
+  const memory::Resource& usable_resource(std::uint32_t index, const memory::Place& place) const;
   std::optional<std::uint16_t> holder_of(std::uint32_t index, SegmentWord word,
                                          const Request& request) const noexcept;
   bool may_answer() const;
   bool store_local(std::uint32_t index, LocalSegment local) noexcept;
   void drop_stale(std::uint32_t index) noexcept;
+  /// kUntilUse: unless map_devices was called meanwhile.
+  enum class Skip { kUntilUse, kUnreachable };
+  void skip(std::uint32_t index, SegmentWord word, Skip why) noexcept;
   void exchange(std::uint32_t index, LocalSegment& local) noexcept;
   bool is_mapped(std::uint32_t index, SegmentWord word) const noexcept;
+  bool is_skipped(std::uint32_t index, SegmentWord word) const noexcept;
   /// Under adding_mutex_ or mapping_mutex_. Throws PoolClosed after close.
   void check_open() const;
   void check_admitted() const;
@@ -166,6 +181,8 @@ class Segments {
   std::uint64_t nonce_;
   std::string pool_;
   const os::Fd& folder_;
+  memory::Resources resources_;
+  std::atomic<bool> maps_devices_{false};
   std::optional<std::uint16_t> lane_;  // Of this handle.
   std::mutex adding_mutex_;            // Never held while another handle has a lock.
   mutable std::mutex mapping_mutex_;
@@ -178,6 +195,8 @@ class Segments {
   // Segments with a mapping, and their generations; written under local_mutex_.
   std::atomic<std::uint64_t> mapped_{0};
   std::array<std::atomic<std::uint16_t>, kMaxSegments> generations_{};
+  // Generations of segments that are not mapped early; written under local_mutex_.
+  std::array<std::atomic<std::uint16_t>, kMaxSegments> skipped_{};
   std::shared_ptr<Unmapper> unmapper_ = std::make_shared<Unmapper>();
   std::unique_ptr<os::FdServer> server_;
 };

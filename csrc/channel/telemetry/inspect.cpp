@@ -14,14 +14,15 @@ std::vector<SegmentInfo> segment_infos(const Control& control) {
   for (std::uint32_t i = 0; i < control.num_segments(); ++i) {
     const SegmentEntry& entry = control.segment(i);
     const SegmentWord word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
-    if (!has_memory(word)) continue;
+    const memory::Place place = entry.place();
+    if (!has_memory(word) || !is_valid(place)) continue;
     const CellRange cells = control.cells_of(entry);
     const std::uint32_t end =
         cells.first + std::min<std::uint32_t>(entry.num_classes > 0
                                                   ? UINT32_MAX
                                                   : entry.num_slabs.load(std::memory_order_relaxed),
                                               cells.end - cells.first);
-    SegmentInfo info{i + 1, control.label_of(owner_of(word)), entry.bytes, 0, 0, 0, 0, {}};
+    SegmentInfo info{i + 1, control.label_of(owner_of(word)), place, entry.bytes, 0, 0, 0, 0, {}};
     std::map<std::uint64_t, ClassInfo> classes;
     for (std::uint32_t c = cells.first; c < end; ++c) {
       const std::uint64_t slab_bytes = control.cell(c).slab_bytes;

@@ -21,6 +21,7 @@ struct ClassInfo {
 struct SegmentInfo {
   std::uint32_t id;
   std::string owner;
+  memory::Place place;
   std::uint64_t bytes;
   std::uint32_t slabs;
   std::uint32_t slabs_in_use;

@@ -44,7 +44,13 @@ struct Fixture {
     return items.size();
   }
   const Control& control() const { return pool->control(); }
-  std::uint32_t in_use() const { return segment_infos(control()).front().slabs_in_use; }
+  std::uint32_t in_use() const {
+    std::uint32_t cells = 0;
+    for (std::uint32_t c = 0; c < control().num_cells(); ++c) {
+      cells += lockfree::state_of(control().word(c)) != lockfree::CellState::kFree;
+    }
+    return cells;
+  }
 
   std::shared_ptr<Pool> pool;
   std::shared_ptr<Producer> producer;
@@ -119,6 +125,21 @@ void memory_beyond_a_segment_is_not_viewed() {
   f.control().segment(0).bytes = 1 << 20;
   CHECK_THROWS(f.consumer->try_get(), StaleAddress);
   CHECK(f.in_use() == 0);
+}
+
+void memory_of_an_impossible_kind_is_not_viewed() {
+  const auto said = [](memory::Kind kind, std::uint64_t device) {
+    Fixture f;
+    f.lease()->publish({1, 0});
+    f.control().segment(0).kind = kind;
+    f.control().segment(0).device_low = device;
+    const std::string text = corrupt([&] { f.consumer->try_get(); });
+    CHECK(f.in_use() == 0);
+    return text;
+  };
+  CHECK(says(said(memory::Kind{4}, 1), "segment 1 is said to have memory of kind 4 on device"));
+  CHECK(says(said(memory::Kind::kMemfd, 1), "of kind 'memfd' on device 00000000-0000-0000-0000-"));
+  CHECK(says(said(memory::Kind::kVmm, 0), "of kind 'vmm', which cannot be"));
 }
 
 void a_slab_that_is_not_in_its_segment_is_not_leased() {
@@ -197,6 +218,7 @@ int main() {
   an_invalid_descriptor_is_refused_with_its_fault();
   the_other_items_of_a_batch_with_a_refused_one_are_delivered();
   memory_beyond_a_segment_is_not_viewed();
+  memory_of_an_impossible_kind_is_not_viewed();
   a_slab_that_is_not_in_its_segment_is_not_leased();
   a_slot_that_names_no_cells_is_refused({4, 2});
   a_slot_that_names_no_cells_is_refused({0, 0});

@@ -102,7 +102,7 @@ def test_at_80_columns_pids_are_whole_and_classes_of_one_slab_are_one_row() -> N
         text = console.export_text()
         lease.abort()
     assert text.count("4194304") == len(now["lanes"])
-    rows = [line.split("dram")[1].split("  ") for line in text.splitlines() if "dram" in line]
+    rows = [line.split("host")[1].split("  ") for line in text.splitlines() if " host " in line]
     cells = [[cell.strip() for cell in row if cell.strip()][:2] for row in rows]
     assert cells == [["4 KiB to 8 KiB", "1 of 2"], ["16 KiB", "0 of 3"], ["32 KiB", "0 of 1"]]
 
