@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gpu_peers
 import numpy
@@ -31,7 +31,6 @@ SAMPLES = 9
 ROUNDS = 2000
 WARM_UP = 100
 SHARED_BYTES = 1 << 30
-CHECKED_BYTES = 64 << 20
 ITEM_BYTES = 4 << 20
 
 
@@ -160,56 +159,27 @@ def device_copies() -> Rows:
     return rows
 
 
-def _share(segment: Any, pipe: Any, made_ms: float, exported_ms: float) -> Rows:
-    """Let the peer map, check and answer; check the answer; let the peer close first."""
-    data = torch.as_tensor(segment, device="cuda")[:CHECKED_BYTES]
-    data.copy_(gpu_peers.pattern(CHECKED_BYTES, 1))
-    torch.cuda.synchronize()
-    hear(pipe)
-    pipe.send("map")
-    theirs = hear(pipe)
-    wrong_here = int((data != gpu_peers.pattern(CHECKED_BYTES, 2)).sum())
-    del data
-    pipe.send("close")
-    closed_ms = hear(pipe)
-    row = {
-        "bytes": segment.nbytes,
-        "make_ms": round(made_ms, 3),
-        "export_ms": round(exported_ms, 3),
-        "import_and_map_ms": round(theirs["took_ms"], 3),
-        "close_ms": round(closed_ms, 3),
-        "wrong_bytes_there": theirs["wrong_bytes"],
-        "wrong_bytes_here": wrong_here,
-    }
-    assert row["wrong_bytes_there"] == row["wrong_bytes_here"] == 0, row
-    return [row]
+def _shared(tier: Literal["vmm", "ipc"]) -> Rows:
+    """Memory of a device in a pool that another process reads and writes; each byte is checked."""
+    torch.zeros(1, device="cuda")
+    with Pool.create(pool_name(tier)) as pool:
+        started = time.perf_counter()
+        segment = pool.add_segment(classes=[(SHARED_BYTES, 1)], tier=tier, device=DEVICE)
+        made_ms = (time.perf_counter() - started) * 1e3
+        found = gpu_peers.exchange(pool, segment, SHARED_BYTES)
+    assert found["wrong_bytes_there"] == found["wrong_bytes_here"] == 0, found
+    row = {"bytes": SHARED_BYTES, "make_ms": made_ms, **found}
+    return [{name: round(value, 3) for name, value in row.items()}]
 
 
 def shared_by_descriptor() -> Rows:
     """Device memory shared with another process by a POSIX descriptor; every byte is checked."""
-    torch.zeros(1, device="cuda")
-    with tempfile.TemporaryDirectory() as folder:
-        started = time.perf_counter()
-        with cuda.Segment(SHARED_BYTES, device=DEVICE) as segment:
-            made = time.perf_counter()
-            segment.serve(f"{folder}/segment.sock")
-            exported = time.perf_counter()
-            arguments = (f"{folder}/segment.sock", segment.nbytes, CHECKED_BYTES)
-            with peer(gpu_peers.map_descriptor, *arguments) as pipe:
-                rows = _share(segment, pipe, (made - started) * 1e3, (exported - made) * 1e3)
-            return [{**rows[0], "rdma_capable": segment.rdma}]
+    return _shared("vmm")
 
 
 def shared_by_handle() -> Rows:
     """Device memory shared with another process by a legacy IPC handle; every byte is checked."""
-    torch.zeros(1, device="cuda")
-    started = time.perf_counter()
-    with cuda.IpcSegment(SHARED_BYTES, device=DEVICE) as segment:
-        made = time.perf_counter()
-        handle = segment.handle()
-        exported = time.perf_counter()
-        with peer(gpu_peers.open_handle, handle, segment.nbytes, CHECKED_BYTES) as pipe:
-            return _share(segment, pipe, (made - started) * 1e3, (exported - made) * 1e3)
+    return _shared("ipc")
 
 
 def word_latency() -> Rows:

@@ -58,44 +58,55 @@ def pattern(nbytes: int, seed: int) -> Any:
     return torch.randint(0, 256, (nbytes,), dtype=torch.uint8, device="cuda", generator=generator)
 
 
-def _check_and_answer(pipe: Connection, segment: Any, took_ms: float, nbytes: int) -> None:
-    """Check the bytes of the other process, write an answer, and close when it was checked."""
+def exchange(pool: Pool, segment: int, nbytes: int) -> dict[str, Any]:
+    """Hand the only slab of a segment on a device to another process and back, checking its bytes.
+
+    Returns:
+        Of the other process, `import_and_map_ms`, `close_ms` and `wrong_bytes_there`; and
+        `wrong_bytes_here`.
+    """
     import torch
 
-    data = torch.as_tensor(segment, device="cuda")[:nbytes]
-    wrong = int((data != pattern(nbytes, 1)).sum())
-    data.copy_(pattern(nbytes, 2))
-    torch.cuda.synchronize()
+    producer = Producer(pool, segment=segment)
+    with peer(answer, pool.name) as pipe:
+        hear(pipe)
+        lease = producer.lease((nbytes,), "uint8", timeout_s=TIMEOUT_S)
+        torch.from_dlpack(lease).copy_(pattern(nbytes, 1))
+        torch.cuda.synchronize()
+        lease.publish(0)
+        pipe.send("take")
+        theirs: dict[str, Any] = hear(pipe)
+    # The memory stays intact after the other process unmapped it.
+    lease = producer.lease((nbytes,), "uint8", timeout_s=TIMEOUT_S)
+    data = torch.from_dlpack(lease)
+    wrong = int((data != pattern(nbytes, 2)).sum())
     del data
-    pipe.send({"took_ms": took_ms, "wrong_bytes": wrong})
-    pipe.recv()
-    started = time.perf_counter()
-    segment.close()
-    pipe.send((time.perf_counter() - started) * 1e3)
+    lease.abort()
+    return {**theirs, "wrong_bytes_here": wrong}
 
 
-def map_descriptor(pipe: Connection, path: str, nbytes: int, checked: int) -> None:
-    """Map the segment served at `path`."""
+def answer(pipe: Connection, name: str) -> None:
+    """Take one item in memory of a device, check its bytes, and write others in their place."""
     import torch
 
     torch.zeros(1, device="cuda")  # Makes the context, which is not timed.
+    pool = Pool.open(name, timeout_s=TIMEOUT_S)
     pipe.send("ready")
     pipe.recv()
     started = time.perf_counter()
-    segment = cuda.Segment.receive(path, nbytes, device=0)
-    _check_and_answer(pipe, segment, (time.perf_counter() - started) * 1e3, checked)
-
-
-def open_handle(pipe: Connection, handle: bytes, nbytes: int, checked: int) -> None:
-    """Open the segment of a legacy handle."""
-    import torch
-
-    torch.zeros(1, device="cuda")
-    pipe.send("ready")
-    pipe.recv()
+    item = Consumer(pool).get(timeout_s=TIMEOUT_S)
+    took_ms = (time.perf_counter() - started) * 1e3
+    data = torch.from_dlpack(item)
+    wrong = int((data != pattern(len(data), 1)).sum())
+    data.copy_(pattern(len(data), 2))
+    torch.cuda.synchronize()
+    del data
+    item.release()
+    del item
     started = time.perf_counter()
-    segment = cuda.IpcSegment.open(handle, nbytes, device=0)
-    _check_and_answer(pipe, segment, (time.perf_counter() - started) * 1e3, checked)
+    pool.close()
+    closed_ms = (time.perf_counter() - started) * 1e3
+    pipe.send({"import_and_map_ms": took_ms, "close_ms": closed_ms, "wrong_bytes_there": wrong})
 
 
 def spin(pipe: Connection, path: str, answer: str, rounds: int) -> None:

@@ -20,6 +20,8 @@ class FlowTrainError(Exception):
 class CudaError(FlowTrainError, RuntimeError):
     """A call of the CUDA driver failed; the message names the call, its object and the result."""
 
+_Tier = Literal["host", "device", "auto", "vmm", "ipc", "fake"]
+
 class MemoryUnreachable(FlowTrainError, RuntimeError):
     """This process cannot use a segment's memory, such as that of a device that it does not see."""
 
@@ -113,6 +115,8 @@ class Pool:
         max_lanes: int = 128,
         label: str = "",
         prefault: bool = True,
+        tier: _Tier = "host",
+        device: int = 0,
     ) -> Pool:
         """Creates a pool. Closing this handle removes its name and its files.
 
@@ -137,6 +141,8 @@ class Pool:
             max_lanes: Maximum pool handles, producers and consumers at a time.
             label: Name of this process in messages, at most 47 bytes.
             prefault: Touch every page of the segment now.
+            tier: Of the first segment, as in `add_segment`.
+            device: As in `add_segment`.
 
         Raises:
             PoolExists: A live process has a pool of this name. A pool left by a crash is replaced,
@@ -184,11 +190,22 @@ class Pool:
         bytes: int | None = None,
         classes: Sequence[tuple[int, int]] | None = None,
         prefault: bool = True,
+        tier: _Tier = "host",
+        device: int = 0,
     ) -> int:
         """Adds a segment owned by this handle.
 
         This handle hands its memory to the others. When it ends, every handle that has mapped the
-        segment does.
+        segment does, except for ipc, whose memory ends with its owner.
+
+        Args:
+            bytes: As in `create`.
+            classes: As in `create`.
+            prefault: Touch every page now.
+            tier: Memory of the host, or of a CUDA device (`vmm` or `ipc` by kind; `device` is vmm).
+                `auto` is device where the process can have it, and otherwise host. `fake` is memory
+                of the host that the pool treats as that of a device, for tests.
+            device: Number of the device in this process.
 
         Returns:
             Number of the segment, for `Producer(segment=)`.
@@ -196,6 +213,7 @@ class Pool:
         Raises:
             PoolNotFound: The pool was removed, so that no other handle could map the segment.
             PoolSpace: Too little memory, all 64 segments are in use, or max_cells is too small.
+            MemoryUnreachable: This process cannot have memory of this tier.
             PoolTimeout: Another handle has been making slabs or adding a segment for ten seconds.
         """
 
@@ -329,7 +347,7 @@ class Lease:
     def __dlpack__(
         self,
         *,
-        stream: None = None,
+        stream: int | None = None,
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
@@ -398,7 +416,7 @@ class Item:
     def __dlpack__(
         self,
         *,
-        stream: None = None,
+        stream: int | None = None,
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
@@ -712,73 +730,6 @@ class CudaHostRegistration:
 
     @property
     def device_address(self) -> int: ...
-    @property
-    def closed(self) -> bool: ...
-    def close(self) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *args: object) -> None: ...
-
-class CudaSegment:
-    """Device memory that other processes can map, by virtual memory management."""
-
-    def __init__(self, nbytes: int, *, device: int) -> None:
-        """Makes a segment of at least nbytes, rounded up to the device's granularity.
-
-        Raises:
-            CudaError: The device cannot export memory, or has too little left.
-            ValueError: nbytes is 0, or more than the memory of the device.
-        """
-
-    @staticmethod
-    def receive(path: str, nbytes: int, *, device: int) -> CudaSegment:
-        """Maps the segment that a process of this user serves; nbytes is the segment's own."""
-
-    def serve(self, path: str) -> None:
-        """Serves a descriptor to processes of this user at the Unix socket `path`."""
-
-    @property
-    def address(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def device(self) -> int: ...
-    @property
-    def rdma(self) -> bool:
-        """Whether it was allocated for GPUDirect RDMA."""
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]: ...
-    @property
-    def closed(self) -> bool: ...
-    def close(self) -> None:
-        """Unmaps it. No copy may be in progress, and no tensor over it may be used again."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *args: object) -> None: ...
-
-class CudaIpcSegment:
-    """Device memory shared by a legacy IPC handle. Its creator must close it last."""
-
-    def __init__(self, nbytes: int, *, device: int) -> None: ...
-    @staticmethod
-    def open(handle: bytes, nbytes: int, *, device: int) -> CudaIpcSegment:
-        """Maps a segment of another process.
-
-        Raises:
-            CudaError: This process made the segment, or the device is a MIG slice.
-        """
-
-    def handle(self) -> bytes:
-        """Handle by which another process opens the segment."""
-
-    @property
-    def address(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def device(self) -> int: ...
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]: ...
     @property
     def closed(self) -> bool: ...
     def close(self) -> None: ...

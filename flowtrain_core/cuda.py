@@ -1,4 +1,4 @@
-"""CUDA devices: capabilities, device memory shared between processes, and stream words.
+"""CUDA devices: capabilities, copies, and stream words.
 
 Importing this module neither opens the driver nor touches a device. A stream is passed as an
 integer, torch's `stream.cuda_stream` or CuPy's `stream.ptr`; 0 is the default stream.
@@ -6,8 +6,7 @@ integer, torch's `stream.cuda_stream` or CuPy's `stream.ptr`; 0 is the default s
     if not cuda.available():
         print(cuda.why_not())
     cuda.register_host(pool, device=0)      # copies to and from the pool are now asynchronous
-    segment = cuda.Segment(1 << 30, device=0)
-    torch.as_tensor(segment, device="cuda")  # the segment's own bytes
+    pool.add_segment(bytes=1 << 30, tier="device")  # torch.from_dlpack(lease) is on the device
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from flowtrain_core import _C
 if TYPE_CHECKING:
     from flowtrain_core._C import CudaDevice as Device
     from flowtrain_core._C import CudaHostRegistration as HostRegistration
-    from flowtrain_core._C import CudaIpcSegment as IpcSegment
-    from flowtrain_core._C import CudaSegment as Segment
     from flowtrain_core._C import CudaWord as Word
     from flowtrain_core._C import (
         cuda_copy_on_device as copy_on_device,
@@ -50,8 +47,6 @@ if TYPE_CHECKING:
 _IN_EXTENSION = {
     "Device": "CudaDevice",
     "HostRegistration": "CudaHostRegistration",
-    "IpcSegment": "CudaIpcSegment",
-    "Segment": "CudaSegment",
     "Word": "CudaWord",
     "copy_on_device": "cuda_copy_on_device",
     "copy_to_device": "cuda_copy_to_device",
@@ -68,8 +63,6 @@ _IN_OPS = {
 __all__ = [
     "Device",
     "HostRegistration",
-    "IpcSegment",
-    "Segment",
     "Word",
     "available",
     "copy_on_device",

@@ -1,24 +1,36 @@
 #include "cuda/device.hpp"
 
 #include <array>
-#include <cstdio>
+#include <optional>
 
+#include "base/error.hpp"
 #include "cuda/context.hpp"
 #include "cuda/driver.hpp"
 
 namespace flowtrain::cuda {
 namespace {
 
-std::string uuid_text(const CUuuid& uuid, bool mig) {
-  std::string out = mig ? "MIG-" : "GPU-";
-  for (std::size_t i = 0; i < sizeof(uuid.bytes); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) out += '-';
-    std::array<char, 3> hex{};
-    std::snprintf(hex.data(), hex.size(), "%02x",
-                  static_cast<unsigned>(static_cast<unsigned char>(uuid.bytes[i])));
-    out += hex.data();
+memory::DeviceId id_of(const CUuuid& uuid) {
+  const auto word = [&](int first) {
+    std::uint64_t out = 0;
+    for (int i = 0; i < 8; ++i) out = out << 8 | static_cast<unsigned char>(uuid.bytes[first + i]);
+    return out;
+  };
+  return {word(0), word(8)};
+}
+
+memory::DeviceId id_of(int device) {
+  CUuuid uuid{};
+  FLOWTRAIN_CUDA(DeviceGetUuid, device_text(device), &uuid, device_handle(device));
+  return id_of(uuid);
+}
+
+/// Number of a device in this process; nothing if it does not see the device.
+std::optional<int> ordinal_of(const memory::DeviceId& id) {
+  for (int i = 0; i < device_count(); ++i) {
+    if (id_of(i) == id) return i;
   }
-  return out;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -44,7 +56,8 @@ DeviceFacts device_facts(int device) {
   facts.name = name.data();
   // The driver has no attribute for it, but slices are named `... MIG 1g.18gb`.
   facts.mig = facts.name.find(" MIG ") != std::string::npos;
-  facts.uuid = uuid_text(uuid, facts.mig);
+  facts.id = id_of(uuid);
+  facts.uuid = (facts.mig ? "MIG-" : "GPU-") + text(facts.id);
   facts.pci_bus_id = bus.data();
   facts.memory_bytes = bytes;
   facts.capability_major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
@@ -64,6 +77,30 @@ std::vector<DeviceFacts> devices() {
   std::vector<DeviceFacts> out;
   for (int i = 0; i < device_count(); ++i) out.push_back(device_facts(i));
   return out;
+}
+
+DeviceFacts facts_of(const memory::DeviceId& id) {
+  if (const auto ordinal = ordinal_of(id)) return device_facts(*ordinal);
+  throw MemoryUnreachable("device " + text(id) + ": " + why_not_shared(id));
+}
+
+std::string why_not_shared(const memory::DeviceId& id) {
+  if (const std::string reason = why_not(); !reason.empty()) return reason;
+  const std::optional<int> ordinal = ordinal_of(id);
+  if (!ordinal) return "this process does not see the device; add it to CUDA_VISIBLE_DEVICES";
+  const DeviceFacts facts = device_facts(*ordinal);
+  return facts.mig ? facts.name + " shares no memory with other processes; use memory of the host"
+                   : "";
+}
+
+void check_size(const DeviceFacts& facts, std::uint64_t bytes, const std::string& name) {
+  if (bytes > 0 && bytes <= facts.memory_bytes) return;
+  throw BadArgument(segment_text(name, bytes, facts.ordinal) + ", which has " +
+                    std::to_string(facts.memory_bytes) + "; give 1 to that many");
+}
+
+std::string segment_text(const std::string& name, std::uint64_t bytes, int device) {
+  return "segment '" + name + "' of " + std::to_string(bytes) + " bytes on " + device_text(device);
 }
 
 }  // namespace flowtrain::cuda

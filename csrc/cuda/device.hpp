@@ -4,12 +4,15 @@
 #include <string>
 #include <vector>
 
+#include "memory/place.hpp"
+
 namespace flowtrain::cuda {
 
 /// Properties of a device, read without making a context on it.
 struct DeviceFacts {
   int ordinal;
   std::string name;
+  memory::DeviceId id;
   std::string uuid;  ///< `GPU-...` or `MIG-...`; the same in every process.
   std::string pci_bus_id;
   std::uint64_t memory_bytes;
@@ -33,5 +36,19 @@ std::vector<DeviceFacts> devices();
 ///
 /// Errors: BadArgument if there is no such device.
 DeviceFacts device_facts(int device);
+
+/// Properties of a device by its UUID.
+///
+/// Errors: MemoryUnreachable if this process does not see it.
+DeviceFacts facts_of(const memory::DeviceId& id);
+
+/// Why this process cannot share memory of a device with others, and what to do; empty if it can.
+std::string why_not_shared(const memory::DeviceId& id);
+
+/// Errors: BadArgument for a segment of 0 bytes, or of more than the device has.
+void check_size(const DeviceFacts& facts, std::uint64_t bytes, const std::string& name);
+
+/// A segment in messages.
+std::string segment_text(const std::string& name, std::uint64_t bytes, int device);
 
 }  // namespace flowtrain::cuda

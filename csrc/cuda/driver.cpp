@@ -106,4 +106,12 @@ void check(CUresult result, const char* call, const std::string& what) {
   throw CudaError(what + ": " + call + ": " + name_of(opened().driver, result));
 }
 
+void check_memory(CUresult result, const char* call, const std::string& what) {
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    throw PoolSpace(what + ": " + call + ": the device has no such memory left; make the segment " +
+                    "smaller, or free memory of the device, as of torch.cuda.empty_cache()");
+  }
+  check(result, call, what);
+}
+
 }  // namespace flowtrain::cuda

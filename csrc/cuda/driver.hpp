@@ -41,6 +41,7 @@ namespace flowtrain::cuda {
   X(MemSetAccess, 10020)                 \
   X(MemAlloc, 3020)                      \
   X(MemFree, 3020)                       \
+  X(MemGetAddressRange, 3020)            \
   X(IpcGetMemHandle, 4010)               \
   X(IpcOpenMemHandle, 11000)             \
   X(IpcCloseMemHandle, 4010)             \
@@ -74,6 +75,9 @@ int device_count();
 
 /// Throws CudaError, naming the object, the call and the result, if a call failed.
 void check(CUresult result, const char* call, const std::string& what);
+
+/// As check, for an allocation: PoolSpace if the device has no such memory left.
+void check_memory(CUresult result, const char* call, const std::string& what);
 
 /// A checked call of the table: FLOWTRAIN_CUDA(MemCreate, "segment", &handle, ...).
 #define FLOWTRAIN_CUDA(name, what, ...) \

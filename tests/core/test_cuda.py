@@ -15,7 +15,7 @@ import numpy
 import pytest
 from core.processes import ROOT
 
-from flowtrain_core import _C, CudaError, Pool, _ops, cuda
+from flowtrain_core import _C, CudaError, MemoryUnreachable, Pool, _ops, cuda, inspect
 
 FATBIN = b"\x50\xed\x55\xba"
 GATHER: dict[str, Any] = {
@@ -68,8 +68,6 @@ def test_a_machine_without_a_device_names_the_reason_and_the_way_out() -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        lambda: cuda.Segment(1 << 20, device=0),
-        lambda: cuda.IpcSegment(1 << 20, device=0),
         lambda: cuda.HostRegistration(4096, 4096, device=0),
         lambda: cuda.Word(device=0),
         lambda: cuda.synchronize(device=0, stream=0),
@@ -80,6 +78,19 @@ def test_every_use_of_a_missing_device_is_an_error(use: object) -> None:
     assert callable(use)
     with pytest.raises(CudaError, match="CUDA cannot be used"):
         use()
+
+
+@no_device
+def test_a_tier_that_cannot_be_had_names_the_reason_and_auto_does_without(pool: Pool) -> None:
+    for tier in ("device", "vmm", "ipc"):
+        with pytest.raises(MemoryUnreachable) as caught:
+            pool.add_segment(bytes=4096, tier=tier)  # type: ignore[arg-type]
+        assert f"tier='{tier}', device=0: " in str(caught.value)
+        assert (cuda.why_not() if _C.cuda_built else "without CUDA") in str(caught.value)
+    pool.add_segment(bytes=4096, tier="auto")
+    assert [each["tier"] for each in inspect(pool.name)["segments"]] == ["host", "host"]
+    with pytest.raises(ValueError, match="tier='hbm' must be 'host', 'device'"):
+        pool.add_segment(bytes=4096, tier="hbm")  # type: ignore[arg-type]
 
 
 @built

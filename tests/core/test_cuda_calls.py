@@ -31,6 +31,15 @@ assert not cuda.why_not(), cuda.why_not()
 
 def bytes_at(address, nbytes):
     return numpy.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype=numpy.uint8)
+
+pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+def address_of(slab):
+    tensor = pointer_of(slab.__dlpack__(max_version=(1, 0)), b"dltensor_versioned")
+    address, device = (ctypes.c_uint64 * 2).from_address(tensor + 32)
+    assert device == 2  # CUDA device 0.
+    return address
 """
 UNDONE = ["cuMemUnmap", "cuMemAddressFree", "cuMemRelease"]
 
@@ -74,32 +83,47 @@ def run(driver: Path, tmp_path: Path) -> RunCode:
     return start
 
 
-def test_a_segment_reaches_another_process_and_is_undone_in_order(
-    run: RunCode, tmp_path: Path
+@pytest.mark.parametrize(
+    ("tier", "ended"),
+    [
+        ("vmm", UNDONE * 2),
+        # The process that made it shares it with itself: a driver opens it only in others.
+        ("ipc", ["cuMemFree"]),
+    ],
+)
+def test_an_item_in_device_memory_reaches_another_handle_and_is_undone_in_order(
+    tier: str, ended: list[str], run: RunCode
 ) -> None:
     code = """
-import subprocess
-path = sys.argv[1]
-with cuda.Segment(3 << 20, device=0) as mine:
-    assert mine.nbytes == 4 << 20 and mine.rdma
-    here = bytes_at(mine.address, mine.nbytes)
-    here[:] = 7
-    mine.serve(path)
-    theirs = cuda.Segment.receive(path, mine.nbytes, device=0)
-    there = bytes_at(theirs.address, theirs.nbytes)
-    assert theirs.address != mine.address and (there == 7).all()
-    there[-1] = 9
-    assert here[-1] == 9
-    theirs.close()
-    assert theirs.closed and here[-1] == 9
-try:
-    cuda.Segment.receive(path, 4 << 20, device=0)
-except SystemCallError as error:
-    print("gone")
+pool = Pool.create(f"fake-{os.getpid()}")
+other = Pool.open(pool.name)
+consumer = Consumer(other)
+number = pool.add_segment(bytes=3 << 20, tier=sys.argv[1])
+lease = Producer(pool, segment=number).lease((4096,), "uint8", timeout_s=30)
+bytes_at(address_of(lease), 4096)[:] = 7
+lease.publish(1)
+item = consumer.get(timeout_s=30)
+assert item.__dlpack_device__() == (2, 0)
+assert (bytes_at(address_of(item), 4096) == 7).all()
+for refused in (numpy.asarray, memoryview):
+    try:
+        refused(item)
+    except BufferError as error:
+        print(error)
+(segment,) = consumer.explain().segments
+print(segment.tier, segment.kind, segment.device)
+item.release()
+pool.close()
+other.close()
 """
-    printed, calls = run(code, tmp_path / "socket")
-    assert printed == "gone"
-    assert calls[-6:] == UNDONE * 2
+    printed, calls = run(code, tier)
+    refusal = (
+        "the buffer protocol cannot access the memory of CUDA device 0; use DLPack "
+        "(torch.from_dlpack), and copy on the device"
+    )
+    uuid = "f0f1f2f3-f4f5-f6f7-f8f9-fafbfcfdfeff"
+    assert printed.splitlines() == [refusal, refusal, f"device {tier} {uuid}"]
+    assert calls[-len(ended) :] == ended
 
 
 @pytest.mark.parametrize(
@@ -114,22 +138,24 @@ def test_a_refusal_names_the_call_and_leaves_nothing(
     refuse: str, undone: list[str], run: RunCode
 ) -> None:
     code = """
+pool = Pool.create(f"fake-{os.getpid()}")
 try:
-    cuda.Segment(1 << 20, device=0)
+    pool.add_segment(bytes=1 << 20, tier="vmm")
 except CudaError as error:
-    print(error)
+    print(str(error).replace(pool.name, "p"), pool.stats()["segments"])
 """
     printed, calls = run(code, refuse=refuse)
     assert printed == (
-        f"segment of 2097152 bytes on device 0: {refuse}: CUDA_ERROR_NOT_SUPPORTED (said the fake)"
+        f"segment 'p.1' of 2097152 bytes on device 0: {refuse}: CUDA_ERROR_NOT_SUPPORTED "
+        "(said the fake) []"
     )
     assert calls == [*calls[: calls.index(refuse) + 1], *undone]
 
 
 def test_memory_for_network_cards_is_requested_and_optional(run: RunCode) -> None:
-    code = "print(cuda.Segment(1, device=0).rdma)"
-    assert run(code)[0] == "True"
-    assert run(code, refuse="cuMemCreate")[0] == "False"
+    code = 'Pool.create(f"fake-{os.getpid()}", bytes=4096, tier="device")'
+    assert run(code)[1].count("cuMemCreate") == 1
+    assert run(code, refuse="cuMemCreate")[1].count("cuMemCreate") == 2
 
 
 def test_registrations_end_before_their_memory_and_with_its_views(run: RunCode) -> None:
@@ -236,9 +262,9 @@ def test_a_forked_child_leaves_the_device_to_its_parent(run: RunCode) -> None:
 pool = Pool.create(f"fake-{os.getpid()}", classes=[(4096, 1)])
 cuda.register_host(pool, device=0)
 word = cuda.Word(device=0)
-segment = cuda.Segment(1, device=0)
+pool.add_segment(bytes=4096, tier="vmm")
 if os.fork() == 0:
-    del word, segment, pool
+    del word, pool
     import gc; gc.collect()
     os._exit(0)
 os.wait()
@@ -272,25 +298,21 @@ def test_copies_reach_both_sides_with_a_context(run: RunCode) -> None:
 import threading
 pool = Pool.create(f"fake-{os.getpid()}", classes=[(4096, 1)])
 host = numpy.asarray(Producer(pool).lease((4096,), "uint8"))
-segment, also = cuda.IpcSegment(4096, device=0), cuda.IpcSegment(4096, device=0)
+producer = Producer(pool, segment=pool.add_segment(classes=[(4096, 2)], tier="ipc"))
+leases = [producer.lease((4096,), "uint8") for _ in range(2)]
+first, also = map(address_of, leases)
 def copies():
     host[:] = 5
     there = host.ctypes.data
-    cuda.copy_to_device(segment.address, there, 4096, device=0, stream=0)
-    cuda.copy_on_device(also.address, segment.address, 4096, device=0, stream=0)
+    cuda.copy_to_device(first, there, 4096, device=0, stream=0)
+    cuda.copy_on_device(also, first, 4096, device=0, stream=0)
     host[:] = 0
-    cuda.copy_to_host(there, also.address, 4096, device=0, stream=0)
+    cuda.copy_to_host(there, also, 4096, device=0, stream=0)
     cuda.synchronize(device=0, stream=0)
 thread = threading.Thread(target=copies); thread.start(); thread.join()
 assert (host == 5).all()
-try:
-    cuda.IpcSegment.open(segment.handle(), 4096, device=0)
-except CudaError as error:
-    print(error)
 """
-    printed, calls = run(code)
-    assert "the process that made a segment cannot open it" in printed
-    assert calls.count("cuMemFree") == 2
+    assert run(code)[1].count("cuMemcpyDtoDAsync") == 1
 
 
 def test_a_gather_refuses_what_its_kernel_could_not_copy(run: RunCode) -> None:

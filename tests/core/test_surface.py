@@ -56,7 +56,6 @@ def test_the_stub_matches_the_extension(extension: ModuleType) -> None:
         "__array__",
         "__dlpack__",
         "__dlpack_device__",
-        "__cuda_array_interface__",
     }
     for name, submodule in inspect.getmembers(extension, inspect.ismodule):
         assert stub[name] == {n for n in vars(submodule) if not n.startswith("_")}, name

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import mmap
+import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gpu_peers
 import pytest
 import torch
-from gpu_peers import hear, peer
 
 from flowtrain_core import CudaError, Pool, Producer, cuda
 
@@ -90,62 +89,38 @@ def test_bytes_survive_a_trip_to_the_device(registered: bool, pool: Pool, device
     assert torch.equal(there.cpu(), sent)
 
 
-def exchange(segment: Any, pipe: Any) -> None:
-    """Each side writes its own pattern, and checks the pattern of the other."""
-    data = torch.as_tensor(segment, device="cuda")
-    assert data.data_ptr() == segment.address
-    data.copy_(gpu_peers.pattern(segment.nbytes, 1))
-    torch.cuda.synchronize()
-    assert hear(pipe) == "ready"
-    pipe.send("map")
-    theirs = hear(pipe)
-    print(theirs)
-    assert theirs["wrong_bytes"] == 0
-    assert torch.equal(data, gpu_peers.pattern(segment.nbytes, 2))
-    pipe.send("close")
-    hear(pipe)
-    # The memory stays intact after the other process unmapped it.
-    assert torch.equal(data, gpu_peers.pattern(segment.nbytes, 2))
+@pytest.mark.parametrize("tier", ["vmm", "ipc"])
+def test_an_item_in_device_memory_is_shared_with_another_process(
+    tier: Literal["vmm", "ipc"], pool: Pool, device: int
+) -> None:
+    segment = pool.add_segment(classes=[(SLAB, 1)], tier=tier, device=device)
+    found = gpu_peers.exchange(pool, segment, SLAB)
+    print(found)
+    assert found["wrong_bytes_there"] == found["wrong_bytes_here"] == 0
 
 
-def test_a_segment_is_shared_by_descriptor(device: int, tmp_path: Path) -> None:
-    path = str(tmp_path / "segment.sock")
-    with cuda.Segment(3 << 20, device=device) as segment:
-        assert segment.nbytes >= 3 << 20
-        print({"nbytes": segment.nbytes, "rdma": segment.rdma})
-        segment.serve(path)
-        with peer(gpu_peers.map_descriptor, path, segment.nbytes, segment.nbytes) as pipe:
-            exchange(segment, pipe)
-    with pytest.raises(ValueError, match="closed"):
-        _ = segment.address
+def test_a_slab_on_a_device_is_a_tensor_there(pool: Pool, device: int) -> None:
+    segment = pool.add_segment(classes=[(SLAB, 1)], tier="device", device=device)
+    lease, view = lease_bytes(pool, segment)
+    assert view.device == torch.device("cuda", device)
+    with pytest.raises(BufferError, match=f"memory of CUDA device {device}"):
+        memoryview(lease)
+    pool.close()
+    view.fill_(7)  # A view keeps its memory.
+    assert int(view.sum()) == 7 * SLAB
 
 
-def test_a_segment_is_shared_by_handle(device: int) -> None:
-    with cuda.IpcSegment(4 << 20, device=device) as segment:
-        handle = segment.handle()
-        with pytest.raises(CudaError):
-            cuda.IpcSegment.open(handle, segment.nbytes, device=device)
-        with peer(gpu_peers.open_handle, handle, segment.nbytes, segment.nbytes) as pipe:
-            exchange(segment, pipe)
-
-
-def test_invalid_sizes_are_refused_with_the_limit(device: int, tmp_path: Path) -> None:
-    for nbytes in (0, 1 << 50):
-        with pytest.raises(ValueError, match="bytes"):
-            cuda.Segment(nbytes, device=device)
+def test_invalid_sizes_and_devices_are_refused(pool: Pool, device: int) -> None:
+    with pytest.raises(ValueError, match="bytes"):
+        pool.add_segment(bytes=1 << 39, tier="vmm", device=device)
     with pytest.raises(ValueError, match="device=99"):
-        cuda.Segment(1 << 20, device=99)
-    path = str(tmp_path / "segment.sock")
-    with cuda.Segment(1, device=device) as segment:
-        segment.serve(path)
-        with pytest.raises(ValueError, match="granularity"):
-            cuda.Segment.receive(path, segment.nbytes - 1, device=device)
+        pool.add_segment(bytes=1 << 20, tier="vmm", device=99)
 
 
 def test_memory_is_freed_when_a_segment_closes(device: int) -> None:
     torch.zeros(1, device="cuda")
     before, _ = torch.cuda.mem_get_info(device)
-    with cuda.Segment(1 << 30, device=device):
+    with Pool.create(f"gpu-freed-{os.getpid()}", bytes=1 << 30, tier="vmm", device=device):
         during, _ = torch.cuda.mem_get_info(device)
     after, _ = torch.cuda.mem_get_info(device)
     print({"before": before, "during": during, "after": after})

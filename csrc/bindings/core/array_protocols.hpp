@@ -51,11 +51,18 @@ void add_dlpack(Class& type) {
           [](const Holder& self, const pybind11::object& stream,
              const pybind11::object& max_version, const pybind11::object& dl_device,
              const pybind11::object& copy) {
-            if (!stream.is_none()) {
+            const dlpack::DLDevice device = device_of(self->slab());
+            // Between streams of a device, the caller orders the accesses.
+            if (!stream.is_none() && device.device_type == dlpack::kCpu) {
               throw BadArgument("__dlpack__: stream must be None, the memory is the host's");
             }
-            if (!dl_device.is_none() && !dl_device.equal(pybind11::make_tuple(dlpack::kCpu, 0))) {
-              throw ViewRefused("__dlpack__: the memory is the host's; copy it to a device");
+            const auto here = pybind11::make_tuple(device.device_type, device.device_id);
+            if (!dl_device.is_none() && !dl_device.equal(here)) {
+              const bool on_host = device.device_type == dlpack::kCpu;
+              const std::string where = "CUDA device " + std::to_string(device.device_id);
+              throw ViewRefused("__dlpack__: the memory is that of " +
+                                (on_host ? std::string("the host") : where) +
+                                "; copy it to another device");
             }
             if (!copy.is_none() && copy.cast<bool>()) {
               throw ViewRefused("__dlpack__: copy=True is not offered; copy the view");
@@ -65,8 +72,10 @@ void add_dlpack(Class& type) {
           pybind11::kw_only(), pybind11::arg("stream") = pybind11::none(),
           pybind11::arg("max_version") = pybind11::none(),
           pybind11::arg("dl_device") = pybind11::none(), pybind11::arg("copy") = pybind11::none())
-      .def("__dlpack_device__",
-           [](const Holder&) { return pybind11::make_tuple(dlpack::kCpu, 0); });
+      .def("__dlpack_device__", [](const Holder& self) {
+        const dlpack::DLDevice device = device_of(self->slab());
+        return pybind11::make_tuple(device.device_type, device.device_id);
+      });
 }
 
 /// Adds `__array__`. Numpy calls it only if the buffer protocol fails; without it numpy would

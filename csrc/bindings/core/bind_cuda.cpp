@@ -9,15 +9,13 @@
 
 #include "base/error.hpp"
 #include "bindings/core/arguments.hpp"
+#include "bindings/core/port.hpp"
 #include "bindings/gil.hpp"
-#include "bindings/port.hpp"
 #include "channel/pool.hpp"
 #include "cuda/copy.hpp"
 #include "cuda/device.hpp"
 #include "cuda/driver.hpp"
-#include "cuda/ipc.hpp"
 #include "cuda/registration.hpp"
-#include "cuda/vmm.hpp"
 #include "cuda/word.hpp"
 #include "os/fd_socket.hpp"
 
@@ -57,19 +55,14 @@ class Closable {
       return id == kRequest.id ? os::Exported(os::duplicate(fd)) : os::Exported();
     });
   }
-  void set_fd(os::Fd fd) { fd_ = std::move(fd); }
-  const os::Fd& fd() const { return fd_; }
 
  private:
   std::shared_ptr<T> value_;
   const char* what_;
-  os::Fd fd_;
-  std::unique_ptr<os::FdServer> server_;  // Destroyed before the descriptor.
+  std::unique_ptr<os::FdServer> server_;
 };
 
 using Memory = Closable<cuda::HostRegistration>;
-using Vmm = Closable<cuda::VmmSegment>;
-using Ipc = Closable<cuda::IpcSegment>;
 using Word = Closable<cuda::StreamWord>;
 
 CUstream stream_of(std::uintptr_t stream) { return reinterpret_cast<CUstream>(stream); }
@@ -106,24 +99,6 @@ void add_close(Class& type) {
   type.def("close", &T::close)
       .def_property_readonly("closed", &T::closed)
       .def("__exit__", [](T& self, const py::args&) { self.close(); });
-}
-
-/// Properties of both kinds of device segments. torch.as_tensor and cupy.asarray read the
-/// interface.
-template <class Class>
-void add_memory(Class& type) {
-  using T = typename Class::type;
-  type.def_property_readonly("address", [](T& self) { return self.get()->address(); })
-      .def_property_readonly("nbytes", [](T& self) { return self.get()->bytes(); })
-      .def_property_readonly("device", [](T& self) { return self.get()->device(); })
-      .def_property_readonly("__cuda_array_interface__", [](T& self) {
-        py::dict out;
-        out["shape"] = py::make_tuple(self.get()->bytes());
-        out["typestr"] = "|u1";
-        out["data"] = py::make_tuple(self.get()->address(), false);
-        out["version"] = 3;
-        return out;
-      });
 }
 
 void bind_devices(py::module_& module) {
@@ -172,59 +147,6 @@ void bind_memory(py::module_& module) {
       .def_property_readonly("device_address",
                              [](Memory& self) { return self.get()->device_address(); });
   add_close(memory);
-
-  py::class_<Vmm, std::shared_ptr<Vmm>> vmm(module, "CudaSegment");
-  vmm.def(py::init([](std::uint64_t bytes, int device) {
-            const WithoutGil release;
-            return std::make_shared<Vmm>(cuda::VmmSegment::create(device, bytes), "device segment");
-          }),
-          py::arg("nbytes"), py::kw_only(), py::arg("device"))
-      .def_static(
-          "receive",
-          [](const std::string& path, std::uint64_t bytes, int device) {
-            const os::Fd fd = fetch(path);
-            const WithoutGil release;
-            return std::make_shared<Vmm>(cuda::VmmSegment::import(device, fd, bytes),
-                                         "device segment");
-          },
-          py::arg("path"), py::arg("nbytes"), py::kw_only(), py::arg("device"))
-      .def(
-          "serve",
-          [](Vmm& self, const std::string& path) {
-            if (!self.fd()) {
-              const auto segment = self.get();
-              os::Fd fd;
-              {
-                const WithoutGil release;
-                fd = segment->export_fd();
-              }
-              self.set_fd(std::move(fd));
-            }
-            static_cast<void>(self.get());  // Throws if it was closed meanwhile.
-            self.serve(path, self.fd());
-          },
-          py::arg("path"))
-      .def_property_readonly("rdma", [](Vmm& self) { return self.get()->rdma(); });
-  add_memory(vmm);
-  add_close(vmm);
-
-  py::class_<Ipc, std::shared_ptr<Ipc>> ipc(module, "CudaIpcSegment");
-  ipc.def(py::init([](std::uint64_t bytes, int device) {
-            const WithoutGil release;
-            return std::make_shared<Ipc>(cuda::IpcSegment::create(device, bytes), "IPC segment");
-          }),
-          py::arg("nbytes"), py::kw_only(), py::arg("device"))
-      .def_static(
-          "open",
-          [](const py::bytes& handle, std::uint64_t bytes, int device) {
-            const std::string raw = handle;
-            const WithoutGil release;
-            return std::make_shared<Ipc>(cuda::IpcSegment::open(device, raw, bytes), "IPC segment");
-          },
-          py::arg("handle"), py::arg("nbytes"), py::kw_only(), py::arg("device"))
-      .def("handle", [](Ipc& self) { return py::bytes(self.get()->handle()); });
-  add_memory(ipc);
-  add_close(ipc);
 }
 
 std::optional<std::uint64_t> wait(const Word& self, std::uint64_t value, const Deadline& deadline) {

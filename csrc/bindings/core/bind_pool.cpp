@@ -6,6 +6,7 @@
 #include "base/error.hpp"
 #include "bindings/core/arguments.hpp"
 #include "bindings/core/bindings.hpp"
+#include "bindings/core/tiers.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/pool_folder.hpp"
 #include "channel/liveness/registry.hpp"
@@ -42,25 +43,29 @@ memory::Carving carving_of(const Classes& classes) {
   return memory::carve(std::move(wanted));
 }
 
-std::uint32_t add_segment(Pool& pool, const memory::Carving& carving, bool prefault) {
+std::uint32_t add_segment(Pool& pool, const memory::Carving& carving, bool prefault,
+                          const std::string& tier, int device) {
   std::uint32_t number = 0;
   {
     const WithoutGil release;
-    number = pool.add_segment(carving, prefault, SignalCheck());
+    number = pool.add_segment(carving, prefault, SignalCheck(), place_of(tier, device));
   }
   if (number == 0) throw py::error_already_set();
   return number;
 }
 
 std::uint32_t add_segment(Pool& pool, const py::object& bytes,
-                          const std::optional<Classes>& classes, bool prefault) {
+                          const std::optional<Classes>& classes, bool prefault,
+                          const std::string& tier, int device) {
+  pool.check_open();
   if (bytes.is_none() != classes.has_value()) {
     throw BadArgument("add_segment: give exactly one of bytes and classes");
   }
-  if (classes) return add_segment(pool, carving_of(*classes), prefault);
+  if (classes) return add_segment(pool, carving_of(*classes), prefault, tier, device);
   const auto size =
       static_cast<std::uint64_t>(number_in(bytes, "add_segment: bytes", 0, INT64_MAX));
-  return add_segment(pool, carving_of(size, pool.control().geometry().max_cells), prefault);
+  return add_segment(pool, carving_of(size, pool.control().geometry().max_cells), prefault, tier,
+                     device);
 }
 
 /// Raises the present error in the main thread, at its next instruction: a destructor cannot raise.
@@ -135,7 +140,8 @@ std::shared_ptr<Pool> for_caller(std::shared_ptr<Pool> pool) {
 std::shared_ptr<Pool> create(const std::string& name, const py::object& bytes,
                              const std::optional<Classes>& classes,
                              const std::vector<std::string>& rings, const py::object& max_cells,
-                             const py::object& max_lanes, const std::string& label, bool prefault) {
+                             const py::object& max_lanes, const std::string& label, bool prefault,
+                             const std::string& tier, int device) {
   const auto number = [](const py::object& given, const char* what) {
     return static_cast<std::uint32_t>(number_in(given, what, 0, UINT32_MAX));
   };
@@ -155,14 +161,14 @@ std::shared_ptr<Pool> create(const std::string& name, const py::object& bytes,
   if (!max_cells.is_none()) cells = number(max_cells, "Pool.create: max_cells");
   if (size > 0) carving = carving_of(size, static_cast<std::uint32_t>(cells));
   const std::uint32_t lanes = number(max_lanes, "Pool.create: max_lanes");
-  std::optional<channel::SegmentOptions> first;
-  if (carving) first = {std::move(*carving), prefault};
   os::remove_pools_on_signals();  // With the GIL, under which Python sets its handlers.
   std::shared_ptr<Pool> pool;
   {
     const WithoutGil release;
-    pool = Pool::create({name, label, rings, static_cast<std::uint32_t>(cells), lanes}, first,
-                        SignalCheck(), &destroy);
+    std::optional<channel::SegmentOptions> first;
+    if (carving) first = {std::move(*carving), prefault, place_of(tier, device)};
+    pool = Pool::create({name, label, rings, static_cast<std::uint32_t>(cells), lanes, resources()},
+                        first, SignalCheck(), &destroy);
   }
   return for_caller(std::move(pool));
 }
@@ -173,7 +179,7 @@ std::shared_ptr<Pool> open(const std::string& name, const std::string& label, do
   std::shared_ptr<Pool> pool;
   {
     const WithoutGil release;
-    pool = Pool::open(name, label, deadline, SignalCheck(), &destroy);
+    pool = Pool::open(name, label, deadline, SignalCheck(), &destroy, resources());
   }
   return for_caller(std::move(pool));
 }
@@ -262,11 +268,12 @@ void bind_pool(py::module_& module) {
 
   py::class_<Pool, std::shared_ptr<Pool>> pool_type(module, "Pool");
   pool_type
-      .def_static(
-          "create", &create, py::arg("name"), py::kw_only(), py::arg("bytes") = 0,
-          py::arg("classes") = py::none(), py::arg("rings") = std::vector<std::string>{"default"},
-          py::arg("max_cells") = py::none(), py::arg("max_lanes") = 128, py::arg("label") = "",
-          py::arg("prefault") = true, py::call_guard<ReadsPoolFolder>())
+      .def_static("create", &create, py::arg("name"), py::kw_only(), py::arg("bytes") = 0,
+                  py::arg("classes") = py::none(),
+                  py::arg("rings") = std::vector<std::string>{"default"},
+                  py::arg("max_cells") = py::none(), py::arg("max_lanes") = 128,
+                  py::arg("label") = "", py::arg("prefault") = true, py::arg("tier") = "host",
+                  py::arg("device") = 0, py::call_guard<ReadsPoolFolder>())
       .def_static("open", &open, py::arg("name"), py::kw_only(), py::arg("label") = "",
                   py::arg("timeout_s") = 0.0, py::call_guard<ReadsPoolFolder>())
       .def_static("exists", &channel::pool_exists, py::arg("name"),
@@ -274,10 +281,10 @@ void bind_pool(py::module_& module) {
       .def_static("unlink", &unlink, py::arg("name"), py::kw_only(), py::arg("only_left") = false,
                   py::call_guard<ReadsPoolFolder>())
       .def("add_segment",
-           py::overload_cast<Pool&, const py::object&, const std::optional<Classes>&, bool>(
-               &add_segment),
+           py::overload_cast<Pool&, const py::object&, const std::optional<Classes>&, bool,
+                             const std::string&, int>(&add_segment),
            py::kw_only(), py::arg("bytes") = py::none(), py::arg("classes") = py::none(),
-           py::arg("prefault") = true)
+           py::arg("prefault") = true, py::arg("tier") = "host", py::arg("device") = 0)
       .def(
           "drop_segment",
           [](Pool& pool, const py::object& segment) {

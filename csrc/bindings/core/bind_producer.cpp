@@ -127,6 +127,7 @@ void write(Lease& lease, const py::object& source) {
     throw BadArgument("write: the source has " + std::to_string(bytes) + " bytes and the lease " +
                       std::to_string(lease.layout().bytes) + "; lease the size of the source");
   }
+  check_on_host(device_of(lease.slab()), "write");
   const Lease::Writing writing(lease);
   const WithoutGil release;
   memory::copy(lease.data(), static_cast<const std::byte*>(view.buf), bytes);

@@ -47,6 +47,7 @@ struct DLManagedTensorVersioned {
 };
 
 inline constexpr std::int32_t kCpu = 1;
+inline constexpr std::int32_t kCuda = 2;
 inline constexpr std::uint64_t kReadOnly = 1;
 
 }  // namespace flowtrain::dlpack

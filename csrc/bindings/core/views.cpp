@@ -12,9 +12,11 @@ namespace {
 constexpr char kName[] = "dltensor";
 constexpr char kVersionedName[] = "dltensor_versioned";
 
-Exported describe(void* data, std::uint8_t dtype, int ndim, const std::uint32_t* shape) {
+Exported describe(const channel::SlabView& slab, std::uint8_t dtype, int ndim,
+                  const std::uint32_t* shape) {
   Exported out{};
-  out.data = data;
+  out.data = reinterpret_cast<void*>(slab.address);
+  out.device = device_of(slab);
   out.dtype = dtype;
   out.ndim = ndim;
   std::int64_t stride = 1;
@@ -32,7 +34,7 @@ struct Holder {
   explicit Holder(Exported&& from) : exported(std::move(from)) {
     const channel::Dtype& dtype = channel::kDtypes[exported.dtype];
     managed.dl_tensor = {exported.data,
-                         {dlpack::kCpu, 0},
+                         exported.device,
                          exported.ndim,
                          {dtype.dlpack_code, dtype.bits, 1},
                          exported.shape,
@@ -76,13 +78,25 @@ struct BufferState {
 
 }  // namespace
 
+dlpack::DLDevice device_of(const channel::SlabView& slab) {
+  if (slab.data != nullptr) return {dlpack::kCpu, 0};
+  return {dlpack::kCuda, slab.memory->ordinal()};
+}
+
+void check_on_host(const dlpack::DLDevice& device, const char* what) {
+  if (device.device_type == dlpack::kCpu) return;
+  throw ViewRefused(std::string(what) + " cannot access the memory of CUDA device " +
+                    std::to_string(device.device_id) +
+                    "; use DLPack (torch.from_dlpack), and copy on the device");
+}
+
 Exported export_lease(const std::shared_ptr<channel::Lease>& lease) {
   lease->pool().check_not_forked();
   if (!lease->open()) {
     throw PoolClosed("lease: it was published or aborted; a view would show another item's bytes");
   }
   const channel::Layout& layout = lease->layout();
-  Exported out = describe(lease->data(), layout.dtype, layout.ndim, layout.shape.data());
+  Exported out = describe(lease->slab(), layout.dtype, layout.ndim, layout.shape.data());
   out.views = {lease, &lease->views()};
   return out;
 }
@@ -93,7 +107,7 @@ Exported export_item(const std::shared_ptr<channel::Item>& item) {
     throw PoolClosed("item: it was released or given back; a view would show another item's bytes");
   }
   const channel::Descriptor& d = item->descriptor();
-  Exported out = describe(const_cast<std::byte*>(item->data()), d.dtype, d.ndim, d.shape);
+  Exported out = describe(item->slab(), d.dtype, d.ndim, d.shape);
   out.views = {item, &item->views()};
   out.read_only = true;
   return out;
@@ -118,6 +132,7 @@ py::object to_dlpack(Exported exported, const py::object& max_version) {
 }
 
 void fill_buffer(PyObject* exporter, Exported exported, Py_buffer* view, int flags) {
+  check_on_host(exported.device, "the buffer protocol");
   const channel::Dtype& dtype = channel::kDtypes[exported.dtype];
   if (dtype.format == nullptr) {
     throw ViewRefused("the buffer protocol has no " + std::string(dtype.name) +

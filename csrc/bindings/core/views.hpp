@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "bindings/core/dlpack.hpp"
 #include "channel/consumer.hpp"
 #include "channel/producer.hpp"
 
@@ -14,13 +15,19 @@ namespace flowtrain::bindings {
 /// published and an item not released.
 struct Exported {
   std::shared_ptr<channel::Views> views;
-  void* data;
+  void* data;  ///< Address on the device.
+  dlpack::DLDevice device;
   std::uint8_t dtype;
   int ndim;
   std::int64_t shape[channel::kMaxDims];
   std::int64_t strides[channel::kMaxDims];  ///< In elements.
   bool read_only;
 };
+
+/// Device of a slab's views: the host's, if the host can access the slab.
+dlpack::DLDevice device_of(const channel::SlabView& slab);
+/// Refuses what only works in memory that the host can access; `what` names it.
+void check_on_host(const dlpack::DLDevice& device, const char* what);
 
 Exported export_lease(const std::shared_ptr<channel::Lease>& lease);
 Exported export_item(const std::shared_ptr<channel::Item>& item);
@@ -32,7 +39,8 @@ pybind11::object to_dlpack(Exported exported, const pybind11::object& max_versio
 
 /// Fills a view of the buffer protocol.
 ///
-/// Errors: ViewRefused if the protocol lacks the dtype, or a writable view of an item is wanted.
+/// Errors: ViewRefused if the protocol lacks the dtype, a writable view of an item is wanted, or
+/// the host cannot access the memory.
 void fill_buffer(PyObject* exporter, Exported exported, Py_buffer* view, int flags);
 void release_buffer(Py_buffer* view);
 

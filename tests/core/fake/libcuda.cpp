@@ -182,28 +182,77 @@ CUresult set_access(CUdeviceptr address, std::size_t bytes, const CUmemAccessDes
   return ::mprotect(at(address), bytes, PROT_READ | PROT_WRITE) == 0 ? CUDA_SUCCESS
                                                                      : CUDA_ERROR_INVALID_VALUE;
 }
+
+/// Memory of cuMemAlloc, or opened by its handle.
+struct Allocation {
+  std::size_t bytes;
+  int fd;  ///< -1 if another process made it.
+};
+std::map<CUdeviceptr, Allocation> allocations;
+
+/// What CUipcMemHandle holds: where the process that made the memory has its memfd.
+struct Handle {
+  pid_t pid;
+  int fd;
+  std::size_t bytes;
+};
+
+CUresult map_allocation(CUdeviceptr* out, int fd, const Allocation& allocation) {
+  void* data = ::mmap(nullptr, allocation.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  *out = reinterpret_cast<CUdeviceptr>(data);
+  allocations[*out] = allocation;
+  return CUDA_SUCCESS;
+}
+CUresult unmap_allocation(CUdeviceptr address) {
+  const auto found = allocations.find(address);
+  if (found == allocations.end()) return CUDA_ERROR_INVALID_VALUE;
+  ::munmap(at(address), found->second.bytes);
+  if (found->second.fd >= 0) ::close(found->second.fd);
+  allocations.erase(found);
+  return CUDA_SUCCESS;
+}
 CUresult allocate(CUdeviceptr* out, std::size_t bytes) {
   CALL_IN_CONTEXT(cuMemAlloc)
-  return *out = reinterpret_cast<CUdeviceptr>(std::malloc(bytes)), CUDA_SUCCESS;
+  const int fd = ::memfd_create("fake device memory", MFD_CLOEXEC);
+  if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(bytes)) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  return map_allocation(out, fd, {bytes, fd});
 }
 CUresult deallocate(CUdeviceptr address) {
   CALL_IN_CONTEXT(cuMemFree)
-  std::free(at(address));
-  return CUDA_SUCCESS;
+  return unmap_allocation(address);
+}
+CUresult range(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
+  CALL_IN_CONTEXT(cuMemGetAddressRange)
+  const auto found = allocations.find(address);
+  if (found == allocations.end()) return CUDA_ERROR_INVALID_VALUE;
+  return *base = address, *bytes = found->second.bytes, CUDA_SUCCESS;
 }
 CUresult ipc_get(CUipcMemHandle* out, CUdeviceptr address) {
   CALL_IN_CONTEXT(cuIpcGetMemHandle)
+  const auto found = allocations.find(address);
+  if (found == allocations.end()) return CUDA_ERROR_INVALID_VALUE;
+  const Handle handle{::getpid(), found->second.fd, found->second.bytes};
   std::memset(out, 0, sizeof(*out));
-  std::memcpy(out, &address, sizeof(address));
+  std::memcpy(out, &handle, sizeof(handle));
   return CUDA_SUCCESS;
 }
-CUresult ipc_open(CUdeviceptr*, CUipcMemHandle, unsigned) {
+CUresult ipc_open(CUdeviceptr* out, CUipcMemHandle raw, unsigned) {
   CALL_IN_CONTEXT(cuIpcOpenMemHandle)
-  return CUDA_ERROR_INVALID_CONTEXT;  // As the real one, in the process that made it.
+  Handle handle{};
+  std::memcpy(&handle, &raw, sizeof(handle));
+  if (handle.pid == ::getpid()) return CUDA_ERROR_INVALID_CONTEXT;  // As the real one.
+  const std::string path =
+      "/proc/" + std::to_string(handle.pid) + "/fd/" + std::to_string(handle.fd);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return CUDA_ERROR_INVALID_HANDLE;
+  const CUresult result = map_allocation(out, fd, {handle.bytes, -1});
+  ::close(fd);
+  return result;
 }
-CUresult ipc_close(CUdeviceptr) {
+CUresult ipc_close(CUdeviceptr address) {
   CALL_IN_CONTEXT(cuIpcCloseMemHandle)
-  return CUDA_SUCCESS;
+  return unmap_allocation(address);
 }
 CUresult synchronize(CUstream) {
   CALL_IN_CONTEXT(cuStreamSynchronize)
@@ -270,6 +319,7 @@ const std::map<std::string, void*>& calls() {
       {"cuMemSetAccess", pointer(set_access)},
       {"cuMemAlloc", pointer(allocate)},
       {"cuMemFree", pointer(deallocate)},
+      {"cuMemGetAddressRange", pointer(range)},
       {"cuIpcGetMemHandle", pointer(ipc_get)},
       {"cuIpcOpenMemHandle", pointer(ipc_open)},
       {"cuIpcCloseMemHandle", pointer(ipc_close)},
