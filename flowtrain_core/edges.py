@@ -142,9 +142,15 @@ def _segments(there: Sequence[Mapping[str, Any]], tiers: Sequence[int]) -> tuple
 
 
 def _paths(segments: Sequence[Segment]) -> tuple[Path, ...]:
-    """All paths between two processes, best first, each with the reason for or against it."""
-    registered = bool(segments) and all(each.registered for each in segments)
+    """All paths between two processes, best first, each with the reason for or against it.
+
+    The path is that of items in the first segment; a producer spills into the others.
+    """
+    on_device = bool(segments) and segments[0].tier != "host"
+    host = [each for each in segments if each.tier == "host"]
+    registered = not on_device and bool(host) and all(each.registered for each in host)
     no_cuda = cuda.why_not()
+    on_device_why = f"segment {segments[0].id} is in {_memory(segments[0])}" if on_device else ""
     not_registered = no_cuda or (
         "its segments are not registered with a device in this process; "
         "call flowtrain_core.cuda.register_host(pool, device=0)"
@@ -152,22 +158,24 @@ def _paths(segments: Sequence[Segment]) -> tuple[Path, ...]:
     return (
         Path(
             name="device memory",
-            taken=False,
-            why=no_cuda or "no segment is in it; add one with add_segment(tier='device')",
+            taken=on_device,
+            why=on_device_why
+            or no_cuda
+            or "the first segment is not in it; give add_segment(tier='device')",
         ),
         Path(
             name="registered shared memory",
             taken=registered,
             why="page-locked for a device: asynchronous copies; zero copy between processes"
             if registered
-            else not_registered,
+            else on_device_why or not_registered,
         ),
         Path(
             name="shared memory",
-            taken=not registered,
+            taken=not registered and not on_device,
             why="the same pages are registered, which is better"
             if registered
-            else "both ends read and write the same pages: zero copy",
+            else on_device_why or "both ends read and write the same pages: zero copy",
         ),
         Path(
             name="another host",

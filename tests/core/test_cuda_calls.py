@@ -102,6 +102,7 @@ number = pool.add_segment(bytes=3 << 20, tier=sys.argv[1])
 lease = Producer(pool, segment=number).lease((4096,), "uint8", timeout_s=30)
 bytes_at(address_of(lease), 4096)[:] = 7
 lease.publish(1)
+del lease
 item = consumer.get(timeout_s=30)
 assert item.__dlpack_device__() == (2, 0)
 assert (bytes_at(address_of(item), 4096) == 7).all()
@@ -113,6 +114,7 @@ for refused in (numpy.asarray, memoryview):
 (segment,) = consumer.explain().segments
 print(segment.tier, segment.kind, segment.device)
 item.release()
+del item
 pool.close()
 other.close()
 """

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 from core.processes import Spawn, released
@@ -216,3 +217,17 @@ def test_a_registered_pool_takes_the_registered_path() -> None:
         assert told.path.name == name
         assert sum(path.taken for path in told.paths) == 1
         assert "''" not in str(told)  # Handles need no label.
+
+
+@pytest.mark.parametrize("tiers", [("fake",), ("fake", "host"), ("host", "fake")])
+def test_an_edge_takes_the_path_of_its_first_segment(
+    name: str, tiers: tuple[Literal["fake", "host"], ...]
+) -> None:
+    with Pool.create(name) as pool:
+        segments = [pool.add_segment(bytes=4096, tier=tier) for tier in tiers]
+        told = Producer(pool, segment=segments).explain()
+        taken = "shared memory" if tiers[0] == "host" else "device memory"
+        assert [path.name for path in told.paths if path.taken] == [taken]
+        if tiers[0] == "fake":
+            where = "fake (fake, 66616b65-0000-0000-0000-000000000000)"
+            assert told.path.why == f"segment 1 is in {where}"
