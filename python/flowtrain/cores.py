@@ -8,13 +8,12 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
-_NAMES = Path("/proc/self/cgroup")
-_MOUNT = Path("/sys/fs/cgroup")
+from flowtrain.cgroups import MOUNT, NAMES, folders
 
 
 def available_cores() -> int:
     """Cores that affinity and the CPU quotas of cgroups let this process use, at least 1."""
-    quota = min(_quotas(_NAMES, _MOUNT), default=math.inf)
+    quota = min(_quotas(NAMES, MOUNT), default=math.inf)
     return max(1, min(len(os.sched_getaffinity(0)), math.ceil(min(quota, 1 << 20))))
 
 
@@ -33,25 +32,10 @@ def _quotas(names: Path, mount: Path) -> Iterator[float]:
         names: `/proc/self/cgroup`.
         mount: Where cgroups are mounted: version 2, or a folder for each controller of version 1.
     """
-    try:
-        lines = names.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            roots = [mount, mount / "unified"]
-        elif "cpu" in controllers.split(","):
-            roots = [mount / controllers, mount / "cpu"]
-        else:
-            continue
-        # In a container, the path may be that of the host, and the root that of the container.
-        inner = Path(path.lstrip("/"))
-        for root in roots:
-            for folder in (inner, *inner.parents):
-                quota = _quota(root / folder)
-                if quota is not None:
-                    yield quota
+    for folder in folders("cpu", names, mount):
+        quota = _quota(folder)
+        if quota is not None:
+            yield quota
 
 
 def _quota(folder: Path) -> float | None:

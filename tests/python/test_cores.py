@@ -54,8 +54,8 @@ def test_the_quotas_of_cgroups_limit_the_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
-    monkeypatch.setattr(cores, "_NAMES", tmp_path / "names")
-    monkeypatch.setattr(cores, "_MOUNT", tmp_path / "mount")
+    monkeypatch.setattr(cores, "NAMES", tmp_path / "names")
+    monkeypatch.setattr(cores, "MOUNT", tmp_path / "mount")
     if names is not None:
         tmp_path.joinpath("names").write_text(f"{names}\n")
     for name, text in files.items():
