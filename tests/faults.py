@@ -19,11 +19,13 @@ from torch.distributed.fsdp import FSDPModule
 from flowtrain.cache.reader import Payload, Reader
 from flowtrain.schedule import Action
 from flowtrain.steps import StepPlan
+from flowtrain.train.control.board import Board
 from flowtrain.train.parallel.buckets import GradientBuckets
 from flowtrain.train.ranks import backbone, batch
 from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.encoder import EncoderPart
 from flowtrain.train.ranks.rank import Rank
+from flowtrain.train.records.copies import Copies
 from flowtrain.train.records.key import RecordKey
 from flowtrain.train.records.receiver import RecordReceiver
 from flowtrain.train.state.checkpoint import Checkpoints
@@ -170,6 +172,77 @@ def halt_in_forward() -> None:
 def sleep_in_forward() -> None:
     """Let this process sleep for a minute before its third pass of a slot."""
     _before(BackbonePart, "forward", 3, lambda: time.sleep(60))
+
+
+def hold() -> None:
+    """Let this backbone rank work before its third step until the store has the key `go`."""
+    load = BackbonePart.load
+
+    def held(self: BackbonePart, plan: StepPlan, action: Action) -> None:
+        while plan.step == 2 and not self._context.store.has("go"):
+            time.sleep(0.02)
+        load(self, plan, action)
+
+    BackbonePart.load = held
+
+
+def die_with_claims() -> None:
+    """Kill this encoder rank when it has claimed items, and encoded some."""
+    _before(EncoderPart, "encode", 3, _die)
+
+
+def die_before_record() -> None:
+    """Kill this encoder rank when the board says that its item is published, and it is not yet."""
+    _before(EncoderPart, "put", 3, _die)
+
+
+def die_within_record() -> None:
+    """Kill this encoder rank when a part of a record is published."""
+    publish = Copies.publish
+    parts = 0
+
+    def some(self: Copies, rows: torch.Tensor, lease: Any, key: int) -> None:
+        nonlocal parts
+        parts = parts + 1 if RecordKey.unpack(key).part else parts
+        if parts == 2:
+            _die()
+        publish(self, rows, lease, key)
+
+    Copies.publish = some
+
+
+def stop_before_publish() -> None:
+    """Stop encoder rank 0 when it has encoded its third item, and `hold`."""
+    hold()
+    if os.environ["RANK"] == "0":
+        _before(Board, "publish", 3, _stop)
+
+
+def stop_before_record() -> None:
+    """Stop encoder rank 0 when the board says that its third item is published, and `hold`."""
+    hold()
+    if os.environ["RANK"] == "0":
+        _before(EncoderPart, "put", 3, _stop)
+
+
+def die_in_seventh_step() -> None:
+    """Kill this encoder rank when it has encoded some of the seventh step."""
+    put = EncoderPart.put
+
+    def dying(self: EncoderPart, plan: StepPlan, action: Action) -> None:
+        put(self, plan, action)
+        if plan.step == 6 and action.index == 1:
+            _die()
+
+    EncoderPart.put = dying
+
+
+def _stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def slow_second_save() -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess
 from typing import Any
@@ -19,7 +20,7 @@ from support import nothing_left
 from flowtrain import parent
 from flowtrain.config import ConfigError, RunConfig, from_dict
 from flowtrain.models import ModelError
-from flowtrain.train.control.job import Job
+from flowtrain.train.control.job import LAUNCHER_PID, Job
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.external import wait_for_ranks
 from flowtrain.train.launch.host import RunHost
@@ -27,18 +28,49 @@ from flowtrain.train.launch.run import train
 from flowtrain.train.state import logs
 
 
-def forked_ranks(config: RunConfig, host: RunHost, *, resume: bool) -> None:
+def forked_ranks(
+    config: RunConfig,
+    host: RunHost,
+    *,
+    resume: bool,
+    meanwhile: Callable[[list[ForkServerProcess]], None] | None = None,
+) -> None:
     """Start every rank and wait until all have ended, like `run_local_ranks`.
+
+    Args:
+        config: The run.
+        host: The job's host.
+        resume: Resume from the latest checkpoint.
+        meanwhile: Called in a thread with the ranks, once all have joined; it removes those from
+            the list that it ends, and adds those that it starts.
 
     Raises:
         RunFailed: A rank failed, died, or did not join within `flow.start_timeout_s`.
     """
     with _started(config, host.job, resume) as ranks:
         _wait_until_joined(config, host, ranks)
-        wait_for_ranks(config, host)
+        with ThreadPoolExecutor(1) as thread:
+            disturbed = thread.submit(_disturb, meanwhile, ranks)
+            try:
+                wait_for_ranks(config, host)
+            finally:
+                disturbed.result()
         for rank in ranks:
             rank.join()
             assert rank.exitcode == 0, rank.name
+
+
+def _disturb(
+    meanwhile: Callable[[list[ForkServerProcess]], None] | None, ranks: list[ForkServerProcess]
+) -> None:
+    """Call a function with the ranks, and end them if it fails."""
+    try:
+        if meanwhile is not None:
+            meanwhile(ranks)
+    except BaseException:
+        for rank in ranks:
+            rank.kill()
+        raise
 
 
 def trained(tree: dict[str, Any], *, resume: bool = False) -> list[dict[str, Any]]:
@@ -91,21 +123,13 @@ def _wait_until_joined(config: RunConfig, host: RunHost, ranks: list[ForkServerP
 
 @contextmanager
 def _started(config: RunConfig, job: Job, resume: bool) -> Iterator[list[ForkServerProcess]]:
-    logs = config.run / "logs" / job.nonce
-    logs.mkdir(parents=True)
-    ranks = []
+    ranks: list[ForkServerProcess] = []
     try:
         for world in config.flow.chosen.worlds:
-            for rank in range(world.size):
-                arguments = [str(config.run / "config.yaml"), "--world", world.name]
-                arguments += ["--store", job.address, "--nonce", job.nonce]
-                arguments += ["--resume"] if resume else []
-                label = world.label(rank)
-                process = SERVER.Process(
-                    name=label, target=_rank, args=(arguments, rank, world.size, str(logs / label))
-                )
-                process.start()
-                ranks.append(process)
+            ranks += [
+                start_rank(config, job, world.name, rank, size=world.size, resume=resume)
+                for rank in range(world.size)
+            ]
         yield ranks
     finally:
         for process in ranks:
@@ -113,7 +137,31 @@ def _started(config: RunConfig, job: Job, resume: bool) -> Iterator[list[ForkSer
             process.join()
 
 
-def _rank(arguments: list[str], rank: int, size: int, log: str) -> None:
+def start_rank(
+    config: RunConfig,
+    job: Job,
+    world: str,
+    rank: int,
+    *,
+    size: int = 1,
+    resume: bool = False,
+    joins: bool = False,
+) -> ForkServerProcess:
+    """Start one rank, or an encoder rank that joins the run, and leaves it at SIGTERM."""
+    logs = config.run / "logs" / job.nonce
+    logs.mkdir(parents=True, exist_ok=True)
+    arguments = [str(config.run / "config.yaml"), "--world", world]
+    arguments += ["--store", job.address, "--nonce", job.nonce]
+    arguments += ["--resume"] * resume + ["--joins"] * joins
+    label = f"{world}.{rank}"
+    process = SERVER.Process(
+        name=label, target=_rank, args=(arguments, rank, size, str(logs / label), joins)
+    )
+    process.start()
+    return process
+
+
+def _rank(arguments: list[str], rank: int, size: int, log: str, joins: bool) -> None:
     """Run one rank to its end, in the forked process."""
     from flowtrain.train.assembly.main import main  # Forked with it.
 
@@ -123,4 +171,6 @@ def _rank(arguments: list[str], rank: int, size: int, log: str) -> None:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
+    if joins:
+        os.environ[LAUNCHER_PID] = str(os.getppid())
     main(arguments)

@@ -162,10 +162,12 @@ class Run:
 
     def errors(self) -> dict[str, str]:
         """Standard error of every rank, by its name."""
-        return {
-            f"{path.parts[-5]}.{path.parts[-2]}": path.read_text()
-            for path in self.folder.glob("logs/*/*/*/*/*/stderr.log")
-        }
+        found = {}
+        for path in self.folder.glob("logs/*/*/*/*/*/stderr.log"):
+            # The folder of a world, or of an encoder rank that comes and goes.
+            name = path.parts[-5]
+            found[name if "." in name else f"{name}.{path.parts[-2]}"] = path.read_text()
+        return found
 
     def kill_all(self) -> None:
         for pid in [self.process.pid, *descendants(self.process.pid)]:

@@ -51,6 +51,10 @@ class FlowConfig:
     a larger image is encoded alone."""
     plan_ahead: int = 4
     """Number of steps planned ahead of the current step."""
+    elastic: bool = True
+    """Whether the encoder ranks of a decoupled `frozen` run are single processes that may die,
+    leave and join while the run goes on. Each takes the next item that is free. It needs a
+    replicated encoder; other runs ignore it."""
     correct: bool = False
     """Learn from measured times which lengths of documents run slow, and balance the ranks with
     that, for as long as it pays. A rerun then has other plans, unless `corrections` gives it the

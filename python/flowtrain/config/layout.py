@@ -71,6 +71,16 @@ class RankLayout:
         """Names of all ranks."""
         return [label for world in self.worlds for label in world.labels]
 
+    def labels_that_last(self, *, elastic: bool) -> list[str]:
+        """Names of the ranks that are there from the start of a job to its end.
+
+        Args:
+            elastic: Whether encoder ranks come and go.
+        """
+        if not elastic:
+            return self.labels
+        return [label for w in self.worlds if "backbone" in w.modules for label in w.labels]
+
     def ranks_of(self, module: ModuleName) -> int:
         """Number of ranks that hold a module."""
         return self.encoder_ranks if module == "encoder" else self.backbone_ranks

@@ -211,7 +211,9 @@ class PoolConfig:
     slab_bytes: int = 1 << 20
     """Size of a slab; a record is split into as many as it needs."""
     bytes: int | None = None
-    """Size of the pool over all ranks; null means `scale` times the minimum that the plans need."""
+    """Size of the pool over all ranks; null means `scale` times the minimum that the plans need, or
+    for encoder ranks that come and go (`flow.elastic`) what `flow.plan_ahead` steps need, and at
+    most a quarter of the free memory."""
     max_cells: int = 4096
     """Maximum slabs of the pool over all ranks. Each slab has a cell in the control file, which has
     further cells for segments that are being replaced."""
@@ -425,6 +427,17 @@ class RunConfig:
         if min(ranks, given.shard_ranks or ranks) == 1 and not self.offloads(module):
             return replace(given, sharding="replicated", shard_ranks=None)
         return given
+
+    @property
+    def elastic(self) -> bool:
+        """Whether encoder ranks are single processes, which may die, leave and join."""
+        flow = self.flow
+        return (
+            flow.elastic
+            and flow.mode == "frozen"
+            and not flow.chosen.colocated
+            and self.parallel_of("encoder").meets == "never"
+        )
 
     @property
     def trained_modules(self) -> set[ModuleName]:

@@ -55,9 +55,16 @@ def roles(layout: RankLayout, *, trains_encoder: bool, meets: Meets = "never") -
 
 
 def roles_of(config: RunConfig) -> Iterator[Role]:
-    """The roles of all ranks of a run."""
+    """The roles of all ranks of a run.
+
+    Encoder ranks that come and go have one role together: which of them encodes an item is not
+    known before.
+    """
+    layout = config.flow.chosen
+    if config.elastic:
+        layout = RankLayout.decoupled(1, layout.backbone_ranks)
     return roles(
-        config.flow.chosen,
+        layout,
         trains_encoder=config.flow.mode != "frozen",
         meets=config.parallel_of("backbone").meets,
     )

@@ -59,7 +59,7 @@ class EncoderItem:
     index: int
     """Number of the item within the step; step and number identify the record."""
     encoder: int
-    """Encoder rank that encodes the item."""
+    """Encoder rank that encodes the item; 0 if whichever rank is free takes it."""
     reader: int
     """Backbone rank that reads the record."""
     slot: int
@@ -138,6 +138,11 @@ class StepPlan:
     """Why the planner ended the run early, in a plan of kind "end"."""
     stopped: bool = False
     """Whether a plan of kind "end" ends the run early on request, so that it is saved."""
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is that of a train step, and not of a batch of an evaluation."""
+        return self.step < FIRST_EVALUATION
 
     def items_of(self, encoder: int) -> tuple[EncoderItem, ...]:
         """Items of one encoder rank, in the order in which the rank encodes them."""

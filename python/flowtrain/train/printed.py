@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from flowtrain.config.checks import require
-from flowtrain.config.layout import RankLayout
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.mixture import sample_order
 from flowtrain.data.records import Dataset
@@ -46,7 +47,7 @@ def printed_schedule(config: RunConfig, steps: range) -> str:
     }
     high = check(Program(found), late=config.flow.mode == "bounded")
     program = Program({label: _within(actions, steps) for label, actions in found.items()})
-    return f"{_heading(config.flow.chosen, high)}{program}"
+    return f"{_heading(config, found, high)}{program}"
 
 
 def _within(actions: tuple[Action, ...], steps: range) -> tuple[Action, ...]:
@@ -60,12 +61,15 @@ def _within(actions: tuple[Action, ...], steps: range) -> tuple[Action, ...]:
     return tuple(found)
 
 
-def _heading(layout: RankLayout, high: HighWater) -> str:
+def _heading(config: RunConfig, labels: Iterable[str], high: HighWater) -> str:
+    layout = config.flow.chosen
     lines = [
         f"# layout {layout}; at most at once: items and slots that wait for their backward, and "
         "records in the pool\n"
     ]
-    for label in layout.labels:
+    if config.elastic:
+        lines.append("# encoder.0 stands for all encoder ranks: each takes the next free item\n")
+    for label in labels:
         lines.append(
             f"#   {label}: {high.items[label]} items, {high.slots[label]} slots, "
             f"{high.records[label]} records\n"

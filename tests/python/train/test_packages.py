@@ -20,12 +20,15 @@ SEES: dict[str, tuple[str, ...]] = {
     # trackers are checked, and the layout chosen.
     "launch": ("control", "state", "ranks.device", "ranks.hook", "ranks.peak", "ranks.trackers"),
     # A loop of the caller is a rank, and hosts its job. Encoder ranks start as those of a run.
-    "connect": ("control", "state", "input", "planning", "ranks", "assembly", "launch.local"),
+    "connect": (
+        *("control", "state", "input", "planning", "ranks", "assembly"),
+        *("launch.job_file", "launch.join", "launch.local"),
+    ),
     # A profile computes in a process as a rank does, with the environment of one.
     "profile": (
         "control",
         "state",
-        "launch.local",
+        "launch.processes",
         "launch.threads",
         "ranks.batch",
         "ranks.device",

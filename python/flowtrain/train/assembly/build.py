@@ -221,11 +221,11 @@ def rank_of(
         eval_planner=eval_planner,
         profiler=Profiler(config.track, config.run, role.label),
         delays=Delays(config.debug.delay_ms / 1e3, f"{config.train.seed}/{role.label}"),
-        explained=partial(_explained, config, context.world),
+        explained=partial(explained, config, context.world),
     )
 
 
-def _explained(
+def explained(
     config: RunConfig, world: World, action: Action, error: Exception
 ) -> Exception | None:
     """The error that says more than the one that an action of a run raised, or None."""

@@ -6,6 +6,7 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.registry import family_for
 from flowtrain.steps import Space
+from flowtrain.train.control.board import Board
 from flowtrain.train.control.world import World
 from flowtrain.train.planning.plans import PublishedPlans
 from flowtrain.train.ranks.context import RankContext
@@ -13,14 +14,18 @@ from flowtrain.train.ranks.membership import Membership
 from flowtrain.train.ranks.segments import SegmentSizes
 
 
-def context_of(config: RunConfig, membership: Membership, world: World) -> RankContext:
+def context_of(
+    config: RunConfig, membership: Membership, world: World, *, first: int
+) -> RankContext:
     """Context of a rank of a run.
 
     Args:
         config: The run.
         membership: The rank, which has joined the job.
         world: Its world.
+        first: First step of this start of the run.
     """
+    board = Board(membership.store, first=first) if config.elastic else None
     flow = config.flow
     family = family_for(config.model.folder, projector_side=config.projector_side, lora=config.lora)
     pool_dtype = DTYPES[config.pool.dtype or config.model.pass_dtype]
@@ -42,9 +47,14 @@ def context_of(config: RunConfig, membership: Membership, world: World) -> RankC
         pool=membership.pool,
         activity=membership.activity,
         family=family,
-        plans=PublishedPlans(membership.store, processes=len(membership.labels)),
+        plans=PublishedPlans(
+            membership.store,
+            processes=len(membership.labels),
+            closed=None if board is None else board.close,
+        ),
         space=space,
         segments=SegmentSizes(flow.chosen, config.pool, space),
+        board=board,
     )
 
 

@@ -14,6 +14,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from flowtrain import parent
 from flowtrain.config.load import load
 from flowtrain.signals import leave_to_parent
+from flowtrain.train.assembly.elastic import ElasticProcess
 from flowtrain.train.assembly.process import RankProcess
 from flowtrain.train.assembly.reads import stream_of, workers_of
 from flowtrain.train.control.ending import reason_of
@@ -33,6 +34,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--store", required=True, help="host:port of the job's store")
     parser.add_argument("--nonce", required=True, help="name of the attempt")
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--joins", action="store_true", help="join a job that goes on without it")
     options = parser.parse_args(argv)
     rank = int(os.environ["RANK"])
     label = f"{options.world}.{rank}"
@@ -43,7 +45,8 @@ def main(argv: list[str] | None = None) -> None:
         workers = workers_of(config, options.world, rank)
         if config.debug.fault is not None:
             load_hook(config.debug.fault)(label)
-        process = RankProcess(
+        is_elastic = config.elastic and options.world == "encoder"
+        process = (ElasticProcess if is_elastic else RankProcess)(
             config,
             options.world,
             rank,
@@ -52,6 +55,8 @@ def main(argv: list[str] | None = None) -> None:
             workers=workers,
             stream=stream,
         )
+        if isinstance(process, ElasticProcess):
+            process.joins = options.joins
         process.run()
     except BaseException as error:
         print_failure(label, error)

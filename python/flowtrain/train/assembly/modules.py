@@ -85,6 +85,7 @@ def begin_modules(
         config_text=dump(config),
         adapters=bool(config.lora.adapters),
         keeps_best=config.eval.keep_best,
+        alone=config.elastic,
     )
     if checkpoint is not None:
         checkpoints.load(checkpoint)

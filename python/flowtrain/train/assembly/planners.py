@@ -11,6 +11,7 @@ from flowtrain.data.order import DrawOrder
 from flowtrain.data.records import Dataset
 from flowtrain.steps import FIRST_EVALUATION
 from flowtrain.train.assembly.sources import evaluations_of, source_of
+from flowtrain.train.control.board import Board
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.input.stream import StreamOrder
 from flowtrain.train.planning.corrections import PlanCorrections, corrections_of
@@ -87,9 +88,10 @@ def _planner(
     first: int,
     corrections: PlanCorrections | None = None,
 ) -> Planner:
+    store = context.store.clone()
     return Planner(
         source,
-        store=context.store.clone(),
+        store=store,
         log=log,
         need=context.segments.need,
         made=context.plans.made,
@@ -97,4 +99,5 @@ def _planner(
         ahead=context.flow.plan_ahead,
         first=first,
         corrections=corrections,
+        opened=None if context.board is None else Board(store, first=first).open,
     )

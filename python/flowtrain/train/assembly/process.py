@@ -86,6 +86,7 @@ class RankProcess:
             timeout_s=flow.timeout_s,
             start_timeout_s=flow.start_timeout_s,
             ending=EndOfProcess(f"{world}.{rank}"),
+            elastic=config.elastic,
         )
         self.world = self.membership.world
         self.checkpoint = latest(config.run) if resume else None
@@ -106,6 +107,7 @@ class RankProcess:
         self.membership.leave()
 
     def _run(self) -> None:
+        """Set the rank up, run it, and take it down."""
         membership = self.membership
         self._check_first()
         context = self._context()
@@ -155,7 +157,7 @@ class RankProcess:
             device=device,
             activity=membership.activity,
         )
-        return context_of(self.config, membership, world)
+        return context_of(self.config, membership, world, first=self.first)
 
     def _device(self) -> torch.device:
         train, flow = self.config.train, self.config.flow

@@ -39,7 +39,8 @@ def builder_of(
         )
     ranks = config.flow.chosen
     layout = Layout(
-        encoder_ranks=ranks.encoder_ranks,
+        # Items of elastic ranks must not depend on how many there are.
+        encoder_ranks=1 if config.elastic else ranks.encoder_ranks,
         backbone_ranks=ranks.backbone_ranks,
         colocated=ranks.colocated,
         passes=passes,

@@ -1,4 +1,4 @@
-"""The encoder ranks of a loop, as processes that a command starts and ends."""
+"""Encoder ranks of a loop or a run, as processes that a command starts and ends."""
 
 from __future__ import annotations
 
@@ -7,30 +7,36 @@ from pathlib import Path
 
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import load
-from flowtrain.train.connect.job_file import wait_for_job
 from flowtrain.train.control.store import JobStore
+from flowtrain.train.launch.job_file import wait_for_job
+from flowtrain.train.launch.join import join_run
 from flowtrain.train.launch.local import run_failed, run_ranks
 
 
 def run_encoder_ranks(
     folder: Path, *, ranks: int | None, rank: str | None, timeout_s: float
 ) -> None:
-    """Start encoder ranks of a loop, and wait until they have ended.
+    """Start encoder ranks of a loop or a run, and wait until they have ended.
 
     They end with this process, also if it is killed.
 
     Args:
         folder: Folder of the job.
-        ranks: Number of encoder ranks; None for what the loop says.
-        rank: The only one to start, as torchrun sets it in RANK; None for all.
-        timeout_s: Timeout until the loop begins its steps.
+        ranks: Number of encoder ranks; None for what a loop says, and for one that joins a run.
+        rank: The only one to start for a loop, as torchrun sets it in RANK; None for all.
+        timeout_s: Timeout until the job is there.
 
     Raises:
-        ConfigError: No loop has begun its steps in time, or it has other encoder ranks or none.
+        ConfigError: No run or loop has begun in time, or it has ended, has other encoder ranks or
+            none, or takes no further ones.
         RunFailed: A rank failed or died; all others have ended.
     """
-    job, resume = wait_for_job(folder, timeout_s=timeout_s)
+    found = wait_for_job(folder, timeout_s=timeout_s)
     config = load(folder / "config.yaml")
+    if found.of_run:
+        join_run(folder, found, config, ranks=ranks or 1)
+        return
+    job = found.job
     world = config.flow.chosen.world("encoder")
     if world is None:
         raise ConfigError(
@@ -40,7 +46,7 @@ def run_encoder_ranks(
         )
     chosen = choose_ranks(ranks, rank, size=world.size)
     store = JobStore(job.address, job.nonce, timeout_s=config.flow.start_timeout_s)
-    if failures := run_ranks(config, job, [(world, chosen)], store, resume=resume):
+    if failures := run_ranks(config, job, [(world, chosen)], store, resume=found.resume):
         raise run_failed(failures)
 
 

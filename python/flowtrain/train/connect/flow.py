@@ -114,7 +114,12 @@ def connect(
             "clip_norm": clip_norm,
             **({} if groups is None else groups.section()),
         },
-        "flow": {**ranks_of(layout, encoder_ranks, size=given.size), "mode": mode, **flow},
+        "flow": {
+            **ranks_of(layout, encoder_ranks, size=given.size),
+            "mode": mode,
+            **flow,
+            "elastic": False,
+        },
         "checkpoint": {"every": save_every, "keep": keep},
         "parallel": parallel_of(given, layout),
     }

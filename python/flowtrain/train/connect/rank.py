@@ -23,7 +23,6 @@ from flowtrain.train.assembly.modules import begin_modules, build_module
 from flowtrain.train.assembly.planners import evaluation_planner, training_planner
 from flowtrain.train.assembly.reads import reading_of, reads_of
 from flowtrain.train.connect.first import from_first
-from flowtrain.train.connect.job_file import write_job
 from flowtrain.train.connect.model import LoopModel
 from flowtrain.train.connect.part import LoopPart
 from flowtrain.train.control.ending import reason_of
@@ -32,6 +31,7 @@ from flowtrain.train.control.job import READY, Job
 from flowtrain.train.control.world import World
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.input.workers import reads_samples
+from flowtrain.train.launch.job_file import write_job
 from flowtrain.train.planning.planner import Planner
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.device import register
@@ -249,7 +249,7 @@ class LoopRank:
             reduce_on=loop.reduce_on,
             makes_groups=False,
         )
-        context = context_of(config, membership, world)
+        context = context_of(config, membership, world, first=self.first)
         self._plans = context.plans
         reads = {} if self._workers is None else reads_of(config, self._workers)
         planner, eval_planner = None, None

@@ -25,6 +25,7 @@ class Activity:
     Attributes:
         events: What the thread that creates this object does.
         failure: Why the job has failed; None if it has not.
+        given_up: Why the job is to be saved and to end without further records; None if it goes on.
     """
 
     def __init__(self) -> None:
@@ -34,6 +35,7 @@ class Activity:
         self._changes = 0
         self._awaited = ""
         self.failure: str | None = None
+        self.given_up: str | None = None
 
     def fail(self, reason: str, *, is_stuck: bool = False) -> None:
         """An `Ending`: `check` raises from now on, and with it `wait`, also one that has begun."""

@@ -24,10 +24,13 @@ from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.deadline import period_of, periods_in
 from flowtrain.train.control.ending import end_of
 from flowtrain.train.control.job import ENDED, STOP
+from flowtrain.train.control.seats import ENCODERS, NO_ENCODERS
 from flowtrain.train.control.store import JobStore
 
 # If the store is lost because its host died, the watcher has this long to name the host.
 _STORE_LOST_S = 3.0
+# A guest that is silent for longer may be stopped, rather than wait.
+_FEW_PERIODS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,8 @@ class Heartbeat(threading.Thread):
         labels: Names of all ranks, including this one.
         timeout_s: Timeout for a rank without a beat, and for a job in which all ranks wait.
         start_timeout_s: Timeout for the first beat of every rank.
+        guests: Whether encoder ranks come and go, besides these ranks. They may fall silent, and
+            the process that hosts the job decides when they are gone.
     """
 
     failure: str | None = None
@@ -74,12 +79,14 @@ class Heartbeat(threading.Thread):
         *,
         timeout_s: float,
         start_timeout_s: float,
+        guests: bool = False,
     ) -> None:
         super().__init__(name="flowtrain-heartbeat", daemon=True)
         self._activity = activity
         self._store = store
         self._label = label
         self._peers = {each: _Peer() for each in labels}
+        self._guests: dict[str, _Peer] | None = {} if guests else None
         self._timeout_s = timeout_s
         self._start_timeout_s = start_timeout_s
         self._period_s = period_of(timeout_s)
@@ -110,9 +117,29 @@ class Heartbeat(threading.Thread):
                 )
 
     def _read(self) -> None:
+        worked = self._take_beats(self._peers)
+        if self._guests is not None:
+            worked |= self._read_guests(self._guests)
+        waits = not worked and all(peer.beat is not None for peer in self._peers.values())
+        self._all_waiting = self._all_waiting + 1 if waits else 0
+
+    def _read_guests(self, guests: dict[str, _Peer]) -> bool:
+        """Read the beats of encoder ranks; return whether others may still wait for them."""
+        labels, given_up = self._store.read([ENCODERS, NO_ENCODERS])
+        if given_up is not None:
+            self._activity.given_up = given_up
+        for label in guests.keys() - (labels or ()):
+            del guests[label]
+        for label in labels or ():
+            guests.setdefault(label, _Peer())
+        worked = self._take_beats(guests)
+        return worked or not guests or any(g.silent > _FEW_PERIODS for g in guests.values())
+
+    def _take_beats(self, peers: dict[str, _Peer]) -> bool:
+        """Read the beats of ranks; return whether one of them has worked."""
         worked = False
-        beats = self._store.read([f"beat/{label}" for label in self._peers])
-        for peer, value in zip(self._peers.values(), beats, strict=True):
+        beats = self._store.read([f"beat/{label}" for label in peers]) if peers else []
+        for peer, value in zip(peers.values(), beats, strict=True):
             beat = _Beat(*value) if value is not None else None
             if beat is None or beat == peer.beat:
                 peer.silent += 1
@@ -120,8 +147,7 @@ class Heartbeat(threading.Thread):
             if beat.awaited is None or peer.beat is None or beat.changes != peer.beat.changes:
                 worked = True
             peer.beat, peer.silent = beat, 0
-        waits = not worked and all(peer.beat is not None for peer in self._peers.values())
-        self._all_waiting = self._all_waiting + 1 if waits else 0
+        return worked
 
     def _find_end(self) -> str | None:
         """The end of a rank whose process lives on."""
@@ -151,10 +177,9 @@ class Heartbeat(threading.Thread):
                 "call holds Python's lock; if the call is only slow, raise flow.timeout_s"
             )
         if self._exceeds(self._all_waiting, self._timeout_s):
+            everyone = self._peers | (self._guests or {})
             waits = "; ".join(
-                f"{label} {_describe(peer.beat)}"
-                for label, peer in self._peers.items()
-                if peer.beat
+                f"{label} {_describe(peer.beat)}" for label, peer in everyone.items() if peer.beat
             )
             return (
                 f"all ranks have waited for each other for {limit}: {waits}; if one waited for "

@@ -21,6 +21,7 @@ from flowtrain.train.control.job import (
     READY,
     Job,
 )
+from flowtrain.train.control.seats import Seats
 from flowtrain.train.control.store import JobStore
 from flowtrain_core import Pool
 
@@ -28,6 +29,8 @@ _LOOPBACK = "127.0.0.1"
 # Ranks that connect at the same time.
 _BACKLOG = 4096
 _POLL_S = 0.05
+# Further encoder ranks for which there are lanes, at least.
+_GUESTS = 8
 
 
 class JobHost:
@@ -40,6 +43,7 @@ class JobHost:
         cells: Maximum slabs over all segments of the pool.
         port: Port of the store; 0 lets the system choose.
         timeout_s: Timeout to connect to the store.
+        elastic: Whether encoder ranks come and go.
 
     Raises:
         ConfigError: The port is in use.
@@ -54,8 +58,9 @@ class JobHost:
         cells: int,
         port: int,
         timeout_s: float,
+        elastic: bool = False,
     ) -> None:
-        self._labels = layout.labels
+        self._labels = layout.labels_that_last(elastic=elastic)
         listener = _listener(port)
         port = listener.getsockname()[1]
         self._server = TCPStore(
@@ -74,13 +79,16 @@ class JobHost:
         self.store.put(FIRST_STEP, first)
         self.store.put(ATTEMPT, attempt)
         encoder_ranks, backbone_ranks = layout.encoder_ranks, layout.backbone_ranks
+        if elastic:
+            Seats(self.store).make(encoder_ranks)
+            encoder_ranks += _GUESTS
         # Each module of a rank has a lane for its inbox, and one for each inbox it sends to; each
         # rank has another lane, and so has this process.
         lanes = 1 + 2 * (encoder_ranks + backbone_ranks) + 2 * encoder_ranks * backbone_ranks
         self.pool = Pool.create(
             self.job.pool,
             rings=(
-                *(f"encoder.{r}" for r in range(encoder_ranks)),
+                *(f"encoder.{r}" for r in range(layout.encoder_ranks)),
                 *(f"backbone.{r}" for r in range(backbone_ranks)),
             ),
             max_lanes=max(64, 2 * lanes),

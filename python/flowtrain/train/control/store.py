@@ -15,6 +15,8 @@ from flowtrain.train.control.deadline import UNLIMITED_S
 from flowtrain_core import FlowTrainError
 
 _POLL_S = 0.1
+# No key has this value, which is no JSON.
+_NO_VALUE = "?"
 # Share of the time waited so far after which a wait that polls looks again, and its maximum.
 _POLL_SHARE = 1 / 16
 _LONGEST_POLL_S = 0.02
@@ -151,22 +153,54 @@ class JobStore:
     def delete(self, key: str) -> None:
         self._keys.delete_key(key)
 
+    def peek(self, key: str) -> str | None:
+        """Current value of a key, or None without waiting for one."""
+        found = self._keys.compare_set(key, _NO_VALUE, _NO_VALUE).decode()
+        return None if found == _NO_VALUE else found
+
+    def swap(self, key: str, expected: str | None, value: str) -> str | None:
+        """Set a key if it has the expected value, in one operation of the store.
+
+        A process that is killed at any time has set the key or has not.
+
+        Args:
+            key: The key.
+            expected: Value that is replaced; None for a key without a value.
+            value: The new value, not empty.
+
+        Returns:
+            The value after the call: the new one, unless the key had another one than expected;
+            None if it had none.
+        """
+        found = self._keys.compare_set(key, expected or "", value).decode()
+        # The store returns the expected value for a key without one.
+        return None if found == expected else found
+
+    def count(self, key: str, more: int = 0) -> int:
+        """Add to a counter, which is 0 at first, and return it."""
+        return self._keys.add(key, more)
+
     def claim(self, name: str) -> bool:
         """Claim a name that only one process may have; True for the first call."""
         return self._keys.add(f"claimed/{name}", 1) == 1
 
-    def release(self, name: str, keys: Sequence[str], *, processes: int) -> None:
+    def release(self, name: str, keys: Sequence[str], *, processes: int) -> bool:
         """Release keys that this rank no longer reads; the last of `processes` calls deletes them.
 
         Args:
             name: Name of the group of keys, the same in all calls.
             keys: The keys.
             processes: Number of processes that release them.
+
+        Returns:
+            Whether this was the last call.
         """
         counter = f"released/{name}"
-        if self._keys.add(counter, 1) == processes:
-            for key in (*keys, counter):
-                self._keys.delete_key(key)
+        if self._keys.add(counter, 1) != processes:
+            return False
+        for key in (*keys, counter):
+            self._keys.delete_key(key)
+        return True
 
     def _poll(self, keys: Sequence[str]) -> None:
         """Wait until all keys have values, if this object polls."""

@@ -9,6 +9,7 @@ from contextlib import suppress
 from flowtrain.train.control.ending import Ending, end_of
 from flowtrain.train.control.heartbeat import Heartbeat
 from flowtrain.train.control.job import HOST_LABEL
+from flowtrain.train.control.seats import is_encoder
 from flowtrain.train.control.store import JobStore
 from flowtrain_core import LaneInfo, Pool
 
@@ -33,10 +34,18 @@ class Watcher(threading.Thread):
         heartbeat: This rank's heartbeat.
         label: This rank's name.
         ending: What ends this rank.
+        elastic: Whether encoder ranks may die; the process that hosts the job sees to that.
     """
 
     def __init__(
-        self, pool: Pool, store: JobStore, heartbeat: Heartbeat, label: str, ending: Ending
+        self,
+        pool: Pool,
+        store: JobStore,
+        heartbeat: Heartbeat,
+        label: str,
+        ending: Ending,
+        *,
+        elastic: bool = False,
     ) -> None:
         super().__init__(name="flowtrain-watcher", daemon=True)
         self._pool = pool
@@ -44,6 +53,7 @@ class Watcher(threading.Thread):
         self._heartbeat = heartbeat
         self._label = label
         self._ending = ending
+        self._elastic = elastic
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -57,7 +67,7 @@ class Watcher(threading.Thread):
             dead = self._pool.wait_dead(timeout_s=_PERIOD_S)
             if self._stopped.is_set():
                 return
-            if dead is not None:
+            if dead is not None and not (self._elastic and is_encoder(dead.label)):
                 self._ending(self._describe(dead), is_stuck=False)
                 return
             if self._heartbeat.failure is not None:

@@ -44,6 +44,12 @@ class Prefetch:
         if following is not None:
             self._submit(following)
 
+    def add(self, step: int, requests: Iterable[Request]) -> None:
+        """Submit some reads of a step; called before `get`, too, in place of `start`."""
+        pending = self._pending.setdefault(step, {})
+        wanted = [request for request in dict.fromkeys(requests) if request not in pending]
+        pending.update(zip(wanted, self._reads.submit_all(wanted), strict=True))
+
     def get(self, step: int, request: Request) -> Any:
         """Wait for one result of a step.
 
@@ -62,6 +68,4 @@ class Prefetch:
 
     def _submit(self, plan: StepPlan) -> None:
         if plan.kind != "end" and plan.step not in self._pending:
-            requests = list(dict.fromkeys(self._requests(plan)))
-            reads = self._reads.submit_all(requests)
-            self._pending[plan.step] = dict(zip(requests, reads, strict=True))
+            self.add(plan.step, self._requests(plan))

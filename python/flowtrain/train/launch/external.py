@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.train.control.job import HOST_LABEL
+from flowtrain.train.control.job import ENDED, HOST_LABEL
+from flowtrain.train.control.seats import Seats, is_encoder
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import RunHost
 
@@ -17,7 +18,8 @@ def rank_commands(config: RunConfig, host: RunHost, *, resume: bool) -> list[str
     job, run = host.job, config.run.absolute()
     logs = run / "logs" / job.nonce
     logs.mkdir(parents=True)
-    return [
+    worlds = config.flow.chosen.worlds
+    commands = [
         shlex.join(
             [
                 # Each world has its own rendezvous, by a file: the stores of torchrun, which
@@ -32,8 +34,13 @@ def rank_commands(config: RunConfig, host: RunHost, *, resume: bool) -> list[str
                 *(("--resume",) if resume else ()),
             ]
         )
-        for world in config.flow.chosen.worlds
+        for world in worlds
+        if not config.elastic or "backbone" in world.modules
     ]
+    if config.elastic:
+        ranks = str(config.flow.chosen.encoder_ranks)
+        commands.append(shlex.join(["flowtrain", "encoder", "--job", str(run), "--ranks", ranks]))
+    return commands
 
 
 def run_external_ranks(config: RunConfig, host: RunHost, *, resume: bool) -> None:
@@ -47,6 +54,10 @@ def run_external_ranks(config: RunConfig, host: RunHost, *, resume: bool) -> Non
     Raises:
         RunFailed: A rank failed or died.
     """
+    if config.elastic:
+        seats = Seats(host.store)
+        for seat in seats.all():
+            seats.free(seat)  # `flowtrain encoder` reserves its own.
     for command in rank_commands(config, host, resume=resume):
         print(command, flush=True)
     wait_for_ranks(config, host)
@@ -62,14 +73,22 @@ def wait_for_ranks(config: RunConfig, host: RunHost) -> None:
     Raises:
         RunFailed: A rank failed or died.
     """
-    store = host.store
+    store, layout = host.store, config.flow.chosen
+    labels = layout.labels_that_last(elastic=config.elastic)
     while True:
         host.poll()
+        if config.elastic and store.has(ENDED):
+            label, pid, reason = store.get(ENDED, writer="a rank")
+            raise RunFailed(f"the run ended early; rank {label} (pid {pid}): {reason}")
         if (dead := host.pool.wait_dead(timeout_s=_POLL_S)) is not None:
+            if config.elastic and is_encoder(dead.label):
+                continue
             key = f"failed/{dead.label}"
             reason = store.get(key, writer=dead.label) if store.has(key) else "it died"
             raise RunFailed(f"the run ended early; rank {dead.label} (pid {dead.pid}): {reason}")
         alive = {lane.label for lane in host.pool.lanes() if lane.state == "alive"} - {HOST_LABEL}
         # A rank leaves the pool after all ranks are done.
-        if not alive and all(store.has(f"done/{label}") for label in config.flow.chosen.labels):
+        if config.elastic:
+            alive = {label for label in alive if not is_encoder(label)}
+        if not alive and all(store.has(f"done/{label}") for label in labels):
             return

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 
 from flowtrain import progress
 from flowtrain.config.schema import RunConfig
 from flowtrain.events import next_attempt
+from flowtrain.train.control.attendance import Attendance
 from flowtrain.train.control.host import JobHost
 from flowtrain.train.control.job import STOP
 from flowtrain.train.launch.signals import StopRequest, end, say
 from flowtrain.train.launch.tail import Tail
 from flowtrain.train.state.logs import METRICS, TIMING
+
+# Encoder ranks that have joined look for the end of the run several times in this time.
+_LEAVE_S = 3.0
+_POLL_S = 0.05
 
 
 class RunHost(JobHost):
@@ -33,12 +39,21 @@ class RunHost(JobHost):
             flow.chosen,
             first=first,
             attempt=next_attempt(config.run),
-            # A replaced segment keeps its cells until all its records are read: records of the
-            # step before or, in `bounded`, of each step in flight and of an evaluation.
-            cells=(2 + flow.staleness + config.eval.has_data) * config.pool.max_cells,
+            cells=_cells(config),
             port=flow.port,
             timeout_s=flow.start_timeout_s,
+            elastic=config.elastic,
         )
+        self.attendance: Attendance | None = None
+        if config.elastic:
+            self.attendance = Attendance(
+                self.store,
+                self.pool,
+                first=first,
+                timeout_s=flow.timeout_s,
+                start_timeout_s=flow.start_timeout_s,
+                say=say,
+            )
         self._stop = stop or StopRequest()
         self._told = False
         self._steps = config.train.steps
@@ -57,6 +72,8 @@ class RunHost(JobHost):
             KeyboardInterrupt, SystemExit: The run is to end, and its first step has not begun.
         """
         self._show()
+        if self.attendance is not None:
+            self.attendance.poll()
         if self._told:
             return
         if not self._stop.made and self.store.has(STOP):
@@ -76,6 +93,20 @@ class RunHost(JobHost):
             f"{name}: the run ends after the steps that are planned already, and is saved; a "
             "second signal ends it at once"
         )
+
+    @property
+    def given_up(self) -> str | None:
+        """Why the ranks were told to save the run and to end; None if they were not."""
+        return None if self.attendance is None else self.attendance.given_up
+
+    def close(self) -> None:
+        """Remove the pool, once encoder ranks that have joined have had time to leave."""
+        end = time.monotonic() + _LEAVE_S
+        while self.attendance is not None and self.attendance.num_left():
+            if time.monotonic() > end or self.given_up:
+                break
+            time.sleep(_POLL_S)
+        super().close()
 
     def _show(self) -> None:
         """Show which ranks are ready, and then the steps that they have logged."""
@@ -101,3 +132,14 @@ class RunHost(JobHost):
                 progress.show(text, done, self._steps)
             else:
                 progress.show(f"{text}, and the ranks end")
+
+
+def _cells(config: RunConfig) -> int:
+    """Slabs for which the pool has cells."""
+    if config.elastic:
+        # Ranks that join need their own, and those of ranks that are gone are in use until their
+        # records are read.
+        return 4 * config.pool.max_cells
+    # A replaced segment keeps its cells until all its records are read: records of the step before
+    # or, in `bounded`, of each step in flight and of an evaluation.
+    return (2 + config.flow.staleness + config.eval.has_data) * config.pool.max_cells

@@ -2,66 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from torch.distributed import DistError
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from flowtrain import progress
 from flowtrain.config.layout import WorldLayout
 from flowtrain.config.schema import RunConfig
-from flowtrain.signals import withheld
-from flowtrain.train.control.job import LAUNCHER_PID, Job
+from flowtrain.train.control.job import Job
 from flowtrain.train.control.store import JobStore
-from flowtrain.train.control.watcher import names_another
+from flowtrain.train.launch.encoders import EncoderProcesses
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import RunHost
-from flowtrain.train.launch.signals import without_handlers_of_torch
+from flowtrain.train.launch.processes import Failure, end_processes, failure_of, start_world
 from flowtrain.train.launch.tail import Tail
 
 # After the first failure, the other ranks have this long to end and report it.
 _GRACE_S = 10.0
 _POLL_S = 0.1
-# Timeout for a killed process to end.
-_END_S = 5
-_HUGE_PAGES = "glibc.malloc.hugetlb"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """How a rank ended that did not complete."""
-
-    label: str
-    pid: int
-    exit_code: int
-    log: Path
-    given: str | None
-    """Reason that the rank gave; None if it gave none."""
-
-    @property
-    def rank(self) -> str:
-        return f"{self.label} (pid {self.pid})"
-
-    def reason(self) -> str:
-        """The reason that the rank gave, or else how its process ended."""
-        if self.given is not None:
-            return self.given
-        if self.exit_code < 0:
-            return f"killed by signal {-self.exit_code}"
-        return f"exit code {self.exit_code}"
-
-    def is_consequence(self) -> bool:
-        """Whether the rank ended because of another."""
-        return names_another(self.reason())
+# Encoder ranks that come and go end soon after the others.
+_LAST_S = 5.0
 
 
 def run_local_ranks(config: RunConfig, host: RunHost, *, resume: bool) -> None:
@@ -76,7 +38,15 @@ def run_local_ranks(config: RunConfig, host: RunHost, *, resume: bool) -> None:
         RunFailed: A rank failed or died; all others have ended.
     """
     worlds = [(world, range(world.size)) for world in config.flow.chosen.worlds]
-    if failures := run_ranks(config, host.job, worlds, host.store, host.poll, resume=resume):
+    encoders = None
+    if host.attendance is not None:
+        again = host.attendance.ended
+        encoders = EncoderProcesses(config, host.job, host.store, resume=resume, again=again)
+        worlds = [(world, ranks) for world, ranks in worlds if "backbone" in world.modules]
+    failures = run_ranks(
+        config, host.job, worlds, host.store, host.poll, resume=resume, encoders=encoders
+    )
+    if failures:
         raise run_failed(failures)
 
 
@@ -88,6 +58,7 @@ def run_ranks(
     poll: Callable[[], None] | None = None,
     *,
     resume: bool,
+    encoders: EncoderProcesses | None = None,
 ) -> list[Failure]:
     """Start ranks, and wait until all have ended; they end with the block of the caller, too.
 
@@ -98,6 +69,7 @@ def run_ranks(
         store: The job's store.
         poll: Called often during the wait.
         resume: Resume from the latest checkpoint.
+        encoders: Starts encoder ranks that come and go; as many as the layout has are started.
 
     Returns:
         The failures, in the order in which they happened.
@@ -106,7 +78,13 @@ def run_ranks(
     started: dict[str, SubprocessContext] = {}
     try:
         for world, ranks in worlds:
-            started[world.name] = _start(config, job, world, ranks, logs=logs, resume=resume)
+            folder = logs / world.name
+            started[world.name] = start_world(
+                config, job, world, ranks, folder=folder, resume=resume
+            )
+        if encoders is not None:
+            for rank in range(config.flow.chosen.encoder_ranks):
+                encoders.start(rank)
         printed = _printed(started.values()) if progress.holds_stdout() else None
 
         def poll_and_print() -> None:
@@ -114,11 +92,15 @@ def run_ranks(
                 poll()
             _print_new(printed)
 
-        failures = _wait(started, store, poll_and_print)
+        failures = _wait(started, store, poll_and_print, encoders)
         _print_new(printed)
+        if encoders is not None and not failures:
+            encoders.wait(_LAST_S)
         return failures
     finally:
-        _end(started.values())
+        end_processes(started.values())
+        if encoders is not None:
+            encoders.end()
 
 
 def run_failed(failures: Sequence[Failure]) -> RunFailed:
@@ -128,47 +110,6 @@ def run_failed(failures: Sequence[Failure]) -> RunFailed:
         f"the run ended early; {_describe(failures)}; the log of {failures[0].label} is "
         f"{failures[0].log}"
     )
-
-
-def _start(
-    config: RunConfig,
-    job: Job,
-    world: WorldLayout,
-    ranks: Sequence[int],
-    *,
-    logs: Path,
-    resume: bool,
-) -> SubprocessContext:
-    arguments = (
-        *("-m", "flowtrain.train.assembly.main", str(config.run / "config.yaml")),
-        *("--world", world.name, "--store", job.address, "--nonce", job.nonce),
-        *(("--resume",) if resume else ()),
-    )
-    folder = logs / world.name
-    folder.mkdir(parents=True, exist_ok=True)
-    # Where there is a bar, this process prints above it what that rank prints.
-    shows = "backbone" in world.modules and not progress.holds_stdout()
-    redirects = {n: Std.ERR if shows and rank == 0 else Std.ALL for n, rank in enumerate(ranks)}
-    with without_handlers_of_torch(), withheld():
-        processes = start_processes(
-            name=world.name,
-            entrypoint=sys.executable,
-            args=dict.fromkeys(redirects, arguments),
-            envs={
-                n: {
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(n),
-                    "WORLD_SIZE": str(world.size),
-                    **memory_and_threads(),
-                    "PYTHONUNBUFFERED": "1",
-                    LAUNCHER_PID: str(os.getpid()),
-                }
-                for n, rank in enumerate(ranks)
-            },
-            logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=redirects),
-        )
-    assert isinstance(processes, SubprocessContext)
-    return processes
 
 
 def _printed(worlds: Iterable[SubprocessContext]) -> Tail:
@@ -181,39 +122,11 @@ def _print_new(printed: Tail | None) -> None:
         print(line)
 
 
-def _end(worlds: Iterable[SubprocessContext]) -> None:
-    """Kill the ranks that still run, each with its workers; they ignore other signals."""
-    for world in worlds:
-        for rank in world.subprocess_handlers.values():
-            if rank.proc.poll() is None:
-                with suppress(ProcessLookupError, subprocess.TimeoutExpired):
-                    os.killpg(rank.proc.pid, signal.SIGKILL)
-                    rank.proc.wait(_END_S)
-        world.close(death_sig=signal.SIGKILL, timeout=_END_S)
-
-
-def memory_and_threads() -> dict[str, str]:
-    """Environment on which the speed of a rank's process depends."""
-    return {
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-        "GLIBC_TUNABLES": _tunables(os.environ.get("GLIBC_TUNABLES")),
-    }
-
-
-def _tunables(given: str | None) -> str:
-    """The user's tunables of glibc, and by default huge pages for the memory of malloc.
-
-    On a CPU the tensors of a step are allocated anew in each step, and small pages would be faulted
-    in again and again.
-    """
-    tunables = given.split(":") if given else []
-    if not any(tunable.startswith(f"{_HUGE_PAGES}=") for tunable in tunables):
-        tunables.append(f"{_HUGE_PAGES}=1")
-    return ":".join(tunables)
-
-
 def _wait(
-    worlds: dict[str, SubprocessContext], store: JobStore, poll: Callable[[], None]
+    worlds: dict[str, SubprocessContext],
+    store: JobStore,
+    poll: Callable[[], None],
+    encoders: EncoderProcesses | None,
 ) -> list[Failure]:
     """Wait until every rank has ended; return the failures in the order in which they happened.
 
@@ -221,6 +134,7 @@ def _wait(
         worlds: The ranks.
         store: The job's store.
         poll: Called often during the wait.
+        encoders: Ranks for whose end nobody waits.
     """
     running = {
         (world, rank): handler.proc
@@ -240,29 +154,12 @@ def _wait(
             if code != 0:
                 label = f"{world}.{worlds[world].envs[rank]['RANK']}"
                 log = Path(worlds[world].stderrs[rank])
-                # The rank's watcher adds the cause to the log, and not to the store.
-                given = _logged(log, label) or _published(store, label)
-                failures.append(Failure(label, process.pid, code, log, given))
-                limit = limit or time.monotonic() + _GRACE_S
+                failures.append(failure_of(label, process.pid, code, log, store=store))
+        if encoders is not None:
+            failures += encoders.poll()
+        if failures:
+            limit = limit or time.monotonic() + _GRACE_S
     return failures
-
-
-def _logged(log: Path, label: str) -> str | None:
-    """The last reason that a rank left in its log; None if it left none."""
-    text = log.read_text(errors="replace") if log.exists() else ""
-    prefix = f"flowtrain: {label} ends: "
-    # On a full disk, the last line may be incomplete or missing.
-    complete = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    reasons = [line.removeprefix(prefix).rstrip() for line in complete if line.startswith(prefix)]
-    return reasons[-1] if reasons else None
-
-
-def _published(store: JobStore, label: str) -> str | None:
-    """The reason that a rank left in the store; None if it left none, or the store is lost."""
-    with suppress(DistError):  # Its host may be another process, which has ended too.
-        [published] = store.read([f"failed/{label}"])
-        return None if published is None else str(published)
-    return None
 
 
 def _describe(failures: Sequence[Failure]) -> str:

@@ -28,6 +28,7 @@ from flowtrain.models.registry import family_for
 from flowtrain.train.launch.cache import cache_lines, check_cache
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import RunHost
+from flowtrain.train.launch.job_file import write_job
 from flowtrain.train.launch.layout import chosen_layout
 from flowtrain.train.launch.local import run_local_ranks
 from flowtrain.train.launch.sharding import check_offload, check_sharding
@@ -144,12 +145,15 @@ def _train(
     check_offload(config)
     with open_run(config, resume=resume) as trained, recorded_end(config.run):
         write_choice(config.run, choice=choice, plan=plan)
+        given_up = None
         if trained < config.train.steps:
             host = RunHost(config, first=trained, stop=stop)
+            write_job(config.run, host.job, resume=resume, of_run=True)
             atomic.write_text(config.run / logs.POOL, host.job.pool + "\n")
             stop.allowed = True
             try:
                 run_ranks(config, host, resume=resume)
+                given_up = host.given_up
             finally:
                 stop.allowed = False
                 host.close()
@@ -163,6 +167,8 @@ def _train(
                 file=sys.stderr,
             )
         checkpoint = latest(config.run)
+        if given_up is not None:
+            raise _without_encoders(config, checkpoint, given_up)
         if stop.made:
             _end_early(config, checkpoint, stop.made)
         assert checkpoint is not None
@@ -187,6 +193,17 @@ def _train(
             "step, and `flowtrain data check` names the samples"
         )
     return summary
+
+
+def _without_encoders(config: RunConfig, checkpoint: Path | None, reason: str) -> RunFailed:
+    """The error of a run that had to end as nothing was encoded any more."""
+    done = read_meta(checkpoint).step + 1 if checkpoint is not None else 0
+    written = shlex.quote(str(config.run / "config.yaml"))
+    saved = "which are saved" if done else "so that there is nothing to save"
+    return RunFailed(
+        f"run={config.run}: {reason}: it ended after {done} of {config.train.steps} steps, "
+        f"{saved}; go on with `flowtrain train {written} --resume`, which starts encoder ranks"
+    )
 
 
 def _end_early(config: RunConfig, checkpoint: Path | None, number: int) -> None:

@@ -41,6 +41,7 @@ class Planner(threading.Thread):
         ahead: Maximum number of steps between the current step and the newest plan, at least 1.
         first: First step.
         corrections: Corrections of the plans; None if their costs are not corrected.
+        opened: Called with each plan before it is published.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Planner(threading.Thread):
         ahead: int,
         first: int,
         corrections: PlanCorrections | None = None,
+        opened: Callable[[StepPlan], None] | None = None,
     ) -> None:
         super().__init__(name="flowtrain-planner", daemon=True)
         self._source = source
@@ -67,6 +69,7 @@ class Planner(threading.Thread):
         self._ahead = ahead
         self._next = first
         self._corrections = corrections
+        self._opened = opened
         self._is_stopped = False
 
     def step_started(self) -> None:
@@ -147,6 +150,8 @@ class Planner(threading.Thread):
                 if self._corrections is not None and (event := self._corrections.event(plan.step)):
                     append(self._log, event.to_json())
                 append(self._log, text)
+            if self._opened is not None:
+                self._opened(plan)
             self._store.put_text(plan_key(plan.step), text)
             self._made(plan, text)
             self._next = plan.step + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 
 from flowtrain.steps import SpaceNeed, StepPlan
 from flowtrain.train.control.store import JobStore
@@ -27,11 +28,19 @@ class PublishedPlans:
     Args:
         store: The job's store.
         processes: Number of processes that take each plan, over both worlds.
+        closed: Called with each plan that the last of them has executed, on that one.
     """
 
-    def __init__(self, store: JobStore, *, processes: int) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        *,
+        processes: int,
+        closed: Callable[[StepPlan], None] | None = None,
+    ) -> None:
         self._store = store
         self._processes = processes
+        self._closed = closed
         self._made: dict[int, tuple[StepPlan, bytes]] = {}
         self._known: dict[int, StepPlan] = {}
         self._checksums: dict[int, int] = {}
@@ -86,9 +95,12 @@ class PublishedPlans:
 
     def forget(self, step: int) -> None:
         """Release a plan that this rank has executed."""
-        del self._known[step], self._checksums[step]
+        plan = self._known.pop(step)
+        del self._checksums[step]
         self._made.pop(step, None)
-        self._store.release(plan_key(step), [plan_key(step)], processes=self._processes)
+        is_last = self._store.release(plan_key(step), [plan_key(step)], processes=self._processes)
+        if is_last and self._closed is not None:
+            self._closed(plan)
         self._last_done = step
 
     def wait_for_others(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from flowtrain.config import RunConfig, dump, load
-from flowtrain.train.launch.local import memory_and_threads
+from flowtrain.train.launch.processes import memory_and_threads
 from flowtrain.train.launch.threads import threads_of
 
 

@@ -41,6 +41,8 @@ class StepSums:
     the slots of other replicas. Empty if costs are not corrected."""
     answers: dict[int, list[int]] = field(default_factory=dict)
     """Answers of an evaluation, token ids by sample."""
+    is_abandoned: bool = False
+    """Whether rows are missing, as no encoder rank is there: nothing of the step may be used."""
 
 
 @dataclass(slots=True)
@@ -114,6 +116,9 @@ class BackbonePart:
             )
         out = slot.features[item.row : item.row + item.num_rows]
         key = self.receiver.gather(out, step=plan.step, item=item.index)
+        if key is None:
+            self.sums.is_abandoned = True
+            return
         self.sums.ages[item.index] = float(plan.step - key.version)
         self.sums.num_hits += key.hits
         if key.skipped:

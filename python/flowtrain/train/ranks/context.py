@@ -11,6 +11,7 @@ from flowtrain.config.layout import ModuleName, RankLayout
 from flowtrain.models.family import Family
 from flowtrain.steps import Space
 from flowtrain.train.control.activity import Activity
+from flowtrain.train.control.board import Board
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.world import World
 from flowtrain.train.planning.plans import PublishedPlans
@@ -38,6 +39,7 @@ class RankContext:
         plans: Plans of the steps.
         space: How records are split into slabs.
         segments: How many slabs each segment has.
+        board: The items of a run whose encoder ranks come and go; None for other runs.
     """
 
     flow: FlowConfig
@@ -52,6 +54,7 @@ class RankContext:
     plans: PublishedPlans
     space: Space
     segments: SegmentSizes
+    board: Board | None = None
 
     @property
     def layout(self) -> RankLayout:
@@ -69,6 +72,7 @@ class RankContext:
             space=self.space,
             activity=self.activity,
             loopback=loopback,
+            board=self.board,
         )
 
     def sender(self, readers: ModuleName, loopback: Loopback | None) -> RecordSender:

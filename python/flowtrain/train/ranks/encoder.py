@@ -86,6 +86,13 @@ class EncoderPart:
         """Begin to read the images of a step, and of the next one if it is planned already."""
         self._prefetch[plan.kind].start(plan)
 
+    def read(self, plan: StepPlan, index: int) -> None:
+        """Begin to read the images of an item, of a step that is not loaded."""
+        images = plan.items[index].images
+        self._prefetch[plan.kind].add(
+            plan.step, [_request(plan.step, i, self._cache) for i in images]
+        )
+
     def encode(self, plan: StepPlan, action: Action) -> None:
         """Encode an item."""
         item, place = _item(plan, action)
@@ -119,6 +126,11 @@ class EncoderPart:
             skipped=bool(encoded.skipped),
             hits=encoded.hits,
         )
+
+    def refused(self, plan: StepPlan, action: Action) -> None:
+        """Drop an item that is another rank's by now."""
+        _, place = _item(plan, action)
+        del self._encoded[place]
 
     def get(self, plan: StepPlan, action: Action) -> None:
         """Receive the gradient of an item's rows."""

@@ -14,7 +14,7 @@ from flowtrain.schedule import Action, Role, evaluation
 from flowtrain.steps import FIRST_EVALUATION, StepPlan
 from flowtrain.train.planning.planner import Planner
 from flowtrain.train.planning.plans import PlanError
-from flowtrain.train.ranks.backbone import BackbonePart
+from flowtrain.train.ranks.backbone import BackbonePart, StepSums
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.step import inference
 from flowtrain.train.state.logs import EVALUATIONS, append_values
@@ -75,6 +75,9 @@ class Evaluations:
         backbone: The backbone's part, if this rank holds the backbone.
         execute: Executes an action.
         planner: Told of each batch; None except on the first rank with the backbone.
+
+    Attributes:
+        is_abandoned: Whether an evaluation was left out, as no encoder rank is there.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class Evaluations:
         self._planner = planner
         self._next = FIRST_EVALUATION
         self._stopped = False
+        self.is_abandoned = False
 
     def run(self, modules: list[torch.nn.Module]) -> Evaluation | None:
         """Evaluate the model.
@@ -123,6 +127,9 @@ class Evaluations:
                 if self._backbone is None:
                     continue
                 sums = self._backbone.sums
+                if self._is_abandoned(sums):
+                    self.is_abandoned = self._stopped = True
+                    return None
                 if plan.kind == "answer":
                     answers |= self._gathered(plan, sums.answers)
                     continue
@@ -160,6 +167,12 @@ class Evaluations:
         if plan.error is not None:
             raise PlanError(plan.error)
         self._stopped = plan.stopped
+
+    def _is_abandoned(self, sums: StepSums) -> bool:
+        """Whether some rank lacks rows of the batch."""
+        if self._context.board is None:
+            return False
+        return self._context.world.sum([sums.is_abandoned])[0] > 0
 
     def _gathered(self, plan: StepPlan, answers: dict[int, list[int]]) -> dict[int, list[int]]:
         """Answers of all ranks to the prompts of a batch, on the first rank; none on others."""

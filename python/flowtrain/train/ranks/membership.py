@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.layout import RankLayout
@@ -11,6 +12,7 @@ from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.ending import Ending
 from flowtrain.train.control.heartbeat import Heartbeat
 from flowtrain.train.control.job import ENDED, HOST_LABEL, Job
+from flowtrain.train.control.seats import Seat, Seats
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.watcher import Watcher
 from flowtrain_core import Pool
@@ -30,9 +32,15 @@ class Membership:
         start_timeout_s: Seconds to wait for store, pool and other ranks at the start.
         ending: What ends this rank if another has ended or no longer answers; by default the
             present wait of this rank and all later ones raise JobFailed.
+        elastic: Whether encoder ranks come and go; they then have no world, and nobody waits for
+            them.
+
+    Attributes:
+        labels: Names of the ranks that last as long as the job.
+        seat: Of an encoder rank that comes and goes: its name.
 
     Raises:
-        ConfigError: The job has no such rank.
+        ConfigError: The job has no such rank, or another process has joined as this one.
         RuntimeError: Another process has joined as this rank.
     """
 
@@ -46,16 +54,18 @@ class Membership:
         timeout_s: float,
         start_timeout_s: float,
         ending: Ending | None = None,
+        elastic: bool = False,
     ) -> None:
-        self.labels = layout.labels
+        self.labels = layout.labels_that_last(elastic=elastic)
         found = layout.world(world)
-        if found is None or not 0 <= rank < found.size:
+        comes_and_goes = elastic and world == "encoder"
+        if found is None or rank < 0 or not (rank < found.size or comes_and_goes):
             # Checked before joining: the end of a rank that has joined ends the run.
             raise ConfigError(
                 f"--world {world} with RANK={rank}: no rank of the job, whose ranks are "
-                f"{', '.join(self.labels)}; start each of them once"
+                f"{', '.join(layout.labels)}; start each of them once"
             )
-        self.world = found
+        self.world = replace(found, size=1) if comes_and_goes else found
         self.label = found.label(rank)
         self.activity = Activity()
         self.store = JobStore(
@@ -65,7 +75,10 @@ class Membership:
             activity=self.activity,
             polls=ending is None,
         )
-        if not self.store.claim(self.label):
+        self.seat: Seat | None = None
+        if comes_and_goes:
+            self.seat = Seats(self.store).take(rank)
+        elif not self.store.claim(self.label):
             raise RuntimeError(f"{self.label} has joined already; start each command once")
         self.pool = Pool.open(job.pool, label=self.label, timeout_s=start_timeout_s)
         self._heartbeat = Heartbeat(
@@ -75,6 +88,7 @@ class Membership:
             self.labels,
             timeout_s=timeout_s,
             start_timeout_s=start_timeout_s,
+            guests=elastic,
         )
         self._watcher = Watcher(
             self.pool,
@@ -82,6 +96,7 @@ class Membership:
             self._heartbeat,
             self.label,
             ending or self.activity.fail,
+            elastic=elastic,
         )
 
     @property

@@ -117,6 +117,9 @@ class Rank:
             for action in self._template.expand(self._role, self._plan, first=first):
                 yield action
                 self._execute_in_turn(action)
+                if self._is_abandoned(action):
+                    yield from self._abandon()
+                    break
         self._profiler.close()
         self._checkpoints.wait()
         for part in self._parts:
@@ -179,6 +182,22 @@ class Rank:
             raise
         finally:
             self._events.end(last=action.last)
+
+    def _is_abandoned(self, action: Action) -> bool:
+        """Whether the run ends behind this action, as no encoder rank is there."""
+        if action.kind == "exchange":
+            return self.update.is_abandoned
+        return action.kind == "forget" and self._evaluations.is_abandoned
+
+    def _abandon(self) -> Iterator[Action]:
+        """End the run with a checkpoint of the last step that is complete."""
+        for planner in (self._planner, self._eval_planner):
+            if planner is not None:
+                planner.stop()
+        if self._last is not None and not self._template.saves(self._last.step):
+            action = Action(self._last.step, "checkpoint")
+            yield action
+            self._execute(action)
 
     def _resize(self, plan: StepPlan, action: Action) -> None:
         """Make the segments large enough for a plan, and let another one be planned."""

@@ -85,6 +85,8 @@ class Update:
         """
         context = self._context
         seconds, self._sums = self._sum_over_ranks()
+        if self.is_abandoned:
+            return
         report = StepReport(
             norm=self._norm,
             checksum=context.plans.checksum(plan.step),
@@ -98,6 +100,11 @@ class Update:
             self._exchange.report(plan.step, report)
         self._decision = self._exchange.decide(plan, report.checksum)
         self._targets.stepped(plan, self._decision.num_targets)
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether some rank lacks rows of the step, which must not be applied then."""
+        return self._sums is not None and self._sums.is_abandoned
 
     def apply(self, plan: StepPlan, _: Action) -> None:
         """Step the optimizers, and log the step."""
@@ -132,7 +139,8 @@ class Update:
         Returns:
             Mean seconds of each kind of activity that there was, and the sums of the results.
         """
-        world, before = self._context.world, self._reported
+        context, before = self._context, self._reported
+        world = context.world
         self._reported = self._events.seconds()
         spent = [self._reported[kind] - before[kind] for kind in ACTIVITIES]
         own = self._backbone.sums if self._backbone is not None else None
@@ -147,6 +155,8 @@ class Update:
         loss_sum, num_targets, num_skipped, *others = summed[len(ACTIVITIES) :]
         # Apart, so that the sums above are rounded as without a cache.
         [num_hits] = world.sum([own.num_hits]) if self._has_cache else [0.0]
+        elastic = context.board is not None
+        [abandoned] = world.sum([own.is_abandoned]) if elastic else [0.0]
         return seconds, StepSums(
             loss_sum=loss_sum,
             num_targets=num_targets,
@@ -154,6 +164,7 @@ class Update:
             num_hits=num_hits,
             ages=others[: len(own.ages)],
             slot_seconds=others[len(own.ages) :],
+            is_abandoned=abandoned > 0,
         )
 
     def _log(

@@ -54,6 +54,14 @@ class RecordSender:
         self.slabs = 0
         self.sent_bytes = 0
 
+    @property
+    def free_slabs(self) -> int:
+        """Slabs that this rank can lease at once: nobody else leases from its segment."""
+        for segment in self._pool.stats()["segments"]:
+            if segment["id"] == self._segment:
+                return self.slabs - segment["in_use_slabs"]
+        return 0
+
     def reserve(self, slabs: int) -> None:
         """Write further records into a new segment.
 

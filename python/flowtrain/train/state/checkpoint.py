@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shutil
 import warnings
@@ -220,6 +221,8 @@ class Checkpoints:
         config_text: Configuration of the run, which each checkpoint has beside it.
         adapters: Whether adapters train.
         keeps_best: Whether the checkpoint with the lowest loss of an evaluation is kept.
+        alone: Whether no other world saves, as encoder ranks come and go. The encoder of a
+            checkpoint is then that of the one before; without one it is as at the start.
     """
 
     def __init__(
@@ -233,12 +236,14 @@ class Checkpoints:
         config_text: str,
         adapters: bool,
         keeps_best: bool,
+        alone: bool = False,
     ) -> None:
         self._run = run
         self._keep = config.keep
         self._config_text = config_text
         self._adapters = adapters
         self._keeps_best = keeps_best
+        self._alone = alone
         self._world = world
         self._modules = modules
         self._store = store
@@ -318,7 +323,9 @@ class Checkpoints:
         if "backbone" not in stepped:
             store.put(key, stepped)
             return
-        if "encoder" not in stepped:
+        if self._alone:
+            stepped = stepped | _link_encoder(latest(self._run), part)
+        elif "encoder" not in stepped:
             stepped = stepped | store.get(key, writer="the encoder world")
             store.delete(key)
         self._commit(part, replace(meta, stepped=stepped))
@@ -349,7 +356,11 @@ class Checkpoints:
         """
         meta = read_meta(checkpoint)
         for name, module in self._modules.items():
-            self._load(checkpoint / name, module, steps=meta.step + 1, stepped=meta.stepped[name])
+            if name in meta.stepped:
+                stepped = meta.stepped[name]
+                self._load(checkpoint / name, module, steps=meta.step + 1, stepped=stepped)
+            else:
+                module.restore_schedule(meta.step + 1)
 
     def _load(self, folder: Path, module: ModuleState, *, steps: int, stepped: int) -> None:
         module.restore_schedule(steps)
@@ -374,6 +385,21 @@ class Checkpoints:
             )
 
 
+def _link_encoder(before: Path | None, part: Path) -> dict[str, int]:
+    """Let a checkpoint have the encoder of the one before, if that has one.
+
+    Returns:
+        The steps that its optimizer has taken, by the name of the module.
+    """
+    stepped = {} if before is None else read_meta(before).stepped
+    if before is None or "encoder" not in stepped:
+        return {}
+    with _checkpoint_errors(part):
+        shutil.rmtree(part / "encoder", ignore_errors=True)
+        shutil.copytree(before / "encoder", part / "encoder", copy_function=os.link)
+    return {"encoder": stepped["encoder"]}
+
+
 def load_part(checkpoint: Path, part: str, module: torch.nn.Module, family: Family) -> None:
     """Load one part of a full model, in a process without a process group.
 
@@ -383,6 +409,8 @@ def load_part(checkpoint: Path, part: str, module: torch.nn.Module, family: Fami
         module: The full model; its parameters that train require gradients.
         family: Its family.
     """
+    if not checkpoint.joinpath(part).exists() and part not in read_meta(checkpoint).stepped:
+        return  # It has never trained.
     state = _saved(module, bool(family.lora.adapters))
     wanted = {key: value for key, value in state.items() if family.side_of(key) == part}
     folder = checkpoint / part

@@ -78,6 +78,7 @@ RULES: dict[str, Rule] = {
     "flow.layout": "taken",
     "flow.ranks": "taken",
     "flow.encoder_ranks": "taken",
+    "flow.elastic": "taken",
     "flow.backbone_ranks": "taken",
     "flow.profile": "taken",
     "flow.mode": "refused",

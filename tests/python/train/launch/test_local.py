@@ -23,7 +23,7 @@ from flowtrain.config.flow import FlowConfig
 from flowtrain.config.layout import WorldLayout
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.watcher import end_of
-from flowtrain.train.launch import local
+from flowtrain.train.launch import local, processes
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.signals import exit_on_signals
 from flowtrain.train.state.run_folder import open_run
@@ -33,11 +33,11 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 def start_sleeper(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An encoder world with one rank, which only sleeps."""
-    monkeypatch.setattr(local.sys, "executable", "sleep")
+    monkeypatch.setattr(processes.sys, "executable", "sleep")
     config: Any = SimpleNamespace(run=folder)
     job: Any = SimpleNamespace(address="", nonce="")
     world = WorldLayout("encoder", 1, ("encoder",))
-    return local._start(config, job, world, [0], logs=folder / "logs", resume=False)
+    return processes.start_world(config, job, world, [0], folder=folder / "logs", resume=False)
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ def test_ranks_have_huge_pages_unless_the_user_sets_otherwise(
     if given is not None:
         monkeypatch.setenv("GLIBC_TUNABLES", given)
     environments: list[dict[str, str]] = []
-    start = local.start_processes
+    start = processes.start_processes
 
     def note(**options: Any) -> Any:
         environments.extend(options["envs"].values())
         return start(**options)
 
-    monkeypatch.setattr(local, "start_processes", note)
+    monkeypatch.setattr(processes, "start_processes", note)
     start_sleeper(tmp_path, monkeypatch).close(timeout=5)
     assert [each["GLIBC_TUNABLES"] for each in environments] == [expected]
 
@@ -117,10 +117,12 @@ def test_a_signal_between_the_starts_of_two_worlds_ends_the_first(
             raise KeyboardInterrupt
         return SimpleNamespace(subprocess_handlers={}, close=lambda **_: closed.append(world.name))
 
-    monkeypatch.setattr(local, "_start", start)
+    monkeypatch.setattr(local, "start_world", start)
     flow = FlowConfig(encoder_ranks=1, backbone_ranks=1)
     config: Any = SimpleNamespace(run=tmp_path, flow=flow)
-    host: Any = SimpleNamespace(job=SimpleNamespace(nonce="n"), store=None, poll=None)
+    host: Any = SimpleNamespace(
+        job=SimpleNamespace(nonce="n"), store=None, poll=None, attendance=None
+    )
     with pytest.raises(KeyboardInterrupt):
         local.run_local_ranks(config, host, resume=False)
     assert closed == ["backbone"]
@@ -137,7 +139,7 @@ def test_the_reason_of_a_rank_is_in_the_store_if_its_log_is_on_a_full_disk(
     [handler] = world.subprocess_handlers.values()
     handler.proc.wait()
     Path(world.stderrs[0]).write_text(log)
-    [failure] = local._wait({"encoder": world}, store, lambda: None)
+    [failure] = local._wait({"encoder": world}, store, lambda: None, None)
     world.close(timeout=5)
     assert failure.reason() == "OSError: no space"
 
@@ -152,13 +154,14 @@ def test_the_rank_that_failed_first_is_told_first_whatever_words_its_reason_has(
         "encoder.0": own,
     }
     failures = [
-        local.Failure(label, 1, 1, tmp_path / label, reason) for label, reason in reasons.items()
+        processes.Failure(label, 1, 1, tmp_path / label, reason)
+        for label, reason in reasons.items()
     ]
     monkeypatch.setattr(local, "_wait", lambda *_: failures)
     flow: Any = SimpleNamespace(chosen=SimpleNamespace(worlds=()))
     config: Any = SimpleNamespace(run=tmp_path, flow=flow)
     host: Any = SimpleNamespace(
-        job=SimpleNamespace(nonce="n"), store=None, poll=None, has_begun=lambda: False
+        job=SimpleNamespace(nonce="n"), store=None, poll=None, attendance=None
     )
     with pytest.raises(RunFailed, match=r"early; rank encoder\.0 .* the log of encoder\.0 is"):
         local.run_local_ranks(config, host, resume=False)
