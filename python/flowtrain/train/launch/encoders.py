@@ -17,6 +17,7 @@ from flowtrain.train.control.job import Job
 from flowtrain.train.control.seats import Seats, label_of
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.launch.processes import Failure, end_processes, failure_of, start_world
+from flowtrain.train.launch.signals import say
 
 _POLL_S = 0.05
 
@@ -52,6 +53,7 @@ class EncoderProcesses:
         self._joins = joins
         self._again = again
         self._running: dict[int, SubprocessContext] = {}
+        self._started_again: set[int] = set()
 
     def start(self, rank: int) -> None:
         """Start a rank with this number, whose seat is reserved."""
@@ -67,21 +69,29 @@ class EncoderProcesses:
         )
 
     def poll(self) -> list[Failure]:
-        """The ranks that have failed since the last call; those that were killed start again."""
+        """The ranks that have failed since the last call; those that were killed start again.
+
+        The run goes on if one cannot start again, as long as there are others.
+        """
         failures = []
         for rank, context in list(self._running.items()):
             [process] = (handler.proc for handler in context.subprocess_handlers.values())
             if (code := process.poll()) is None:
                 continue
             del self._running[rank]
-            goes_on = self._again(process.pid)
-            if code < 0 and goes_on:
-                self.start(self._seats.reserve().rank)
+            was_ready = self._again(process.pid)
+            if code < 0 and was_ready:
+                seat = self._seats.reserve()
+                say(f"rank {seat.label} starts, in place of {label_of(rank)}")
+                self._started_again.add(seat.rank)
+                self.start(seat.rank)
             elif code:
                 log = Path(context.stderrs[0])
-                failures.append(
-                    failure_of(label_of(rank), process.pid, code, log, store=self._store)
-                )
+                failure = failure_of(label_of(rank), process.pid, code, log, store=self._store)
+                if rank not in self._started_again or was_ready:
+                    failures.append(failure)
+                else:
+                    say(f"rank {failure.rank} could not start: {failure.reason()}")
         return failures
 
     @property
