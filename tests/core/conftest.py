@@ -6,8 +6,10 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from core import fake_driver
 from core.processes import Process, Spawn
 
 from flowtrain_core import Pool
@@ -20,13 +22,19 @@ def spawn() -> Iterator[Spawn]:
     """Starts `Process(code, *args)`. Kills the processes that still run at the end of the test."""
     processes: list[Process] = []
 
-    def start(code: str, *args: object) -> Process:
-        processes.append(Process(code, *args))
+    def start(code: str, *args: object, env: dict[str, str] | None = None) -> Process:
+        processes.append(Process(code, *args, env=env))
         return processes[-1]
 
     yield start
     for process in processes:
         process.end()
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the fake CUDA driver."""
+    return fake_driver.build(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture

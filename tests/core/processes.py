@@ -34,13 +34,13 @@ def released(items: Iterable[Item]) -> list[int]:
 class Process:
     """Python code that runs in a process of its own and communicates by lines."""
 
-    def __init__(self, code: str, *args: object) -> None:
+    def __init__(self, code: str, *args: object, env: dict[str, str] | None = None) -> None:
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         self.popen = subprocess.Popen(
             [sys.executable, "-c", PRELUDE + code, *map(str, args)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+            env=(env or os.environ) | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
             text=True,
         )
 

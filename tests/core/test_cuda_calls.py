@@ -1,26 +1,20 @@
 """The calls of a CUDA driver that the core makes, their order, and how it undoes them on errors.
 
-The driver is `fake/libcuda.cpp`, whose device memory is host memory: it tests calls and lifetimes,
-not devices.
+The driver is the fake one, whose device memory is host memory: it tests calls and lifetimes, not
+devices.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from core.processes import ROOT
+from core.fake_driver import environment, needs_fake_driver
 
-from flowtrain_core import _C
-
-pytestmark = pytest.mark.skipif(
-    not _C.cuda_built or shutil.which("nvcc") is None, reason="needs a build with CUDA, and nvcc"
-)
+pytestmark = needs_fake_driver
 
 PRELUDE = """
 import ctypes, os, sys
@@ -46,16 +40,6 @@ UNDONE = ["cuMemUnmap", "cuMemAddressFree", "cuMemRelease"]
 RunCode = Callable[..., tuple[str, list[str]]]
 
 
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the fake driver."""
-    folder = tmp_path_factory.mktemp("driver")
-    source = ROOT / "tests" / "core" / "fake" / "libcuda.cpp"
-    command = ["nvcc", "-std=c++20", "-shared", "-Xcompiler", "-fPIC", "--cudart", "none"]
-    subprocess.run([*command, source, "-o", folder / "libcuda.so.1"], check=True, timeout=110)
-    return folder
-
-
 @pytest.fixture
 def run(driver: Path, tmp_path: Path) -> RunCode:
     """Runs code with the fake driver. Returns its output and its calls of the driver."""
@@ -63,12 +47,7 @@ def run(driver: Path, tmp_path: Path) -> RunCode:
     def start(code: str, *args: object, refuse: str = "") -> tuple[str, list[str]]:
         log = tmp_path / "calls"
         log.write_text("")
-        env = os.environ | {
-            "PYTHONPATH": str(ROOT),
-            "LD_LIBRARY_PATH": str(driver),
-            "FAKE_CUDA_LOG": str(log),
-            "FAKE_CUDA_REFUSE": refuse,
-        }
+        env = environment(driver, log=log, refuse=refuse)
         done = subprocess.run(
             [sys.executable, "-c", PRELUDE + code, *map(str, args)],
             env=env,
@@ -275,24 +254,6 @@ print(open(os.environ["FAKE_CUDA_LOG"]).read().count("cuMemHostUnregister"))
     printed, calls = run(code)
     assert printed == "0"
     assert calls.count("cuMemRelease") == 1
-
-
-def test_poison_ends_waits_for_every_value(run: RunCode) -> None:
-    code = """
-word = cuda.Word(device=0)
-word.write_on(0, 2)
-word.wait_on(0, 2)
-try:
-    word.wait_on(0, 3)
-    print("3 came early")
-except CudaError:
-    pass
-word.poison()
-word.wait_on(0, 0)
-word.wait_on(0, cuda.Word.LARGEST)
-print(word.load() == cuda.Word.POISON)
-"""
-    assert run(code)[0] == "True"
 
 
 def test_copies_reach_both_sides_with_a_context(run: RunCode) -> None:
