@@ -182,31 +182,26 @@ def shared_by_handle() -> Rows:
     return _shared("ipc")
 
 
-def word_latency() -> Rows:
-    """Time from the call that enqueues a write until a host thread of another process sees it."""
+def page_latency() -> Rows:
+    """Time from the call that enqueues a publication until a host of another process sees it."""
     rows = []
-    for how in ("write_on", "store_on", "store by the host"):
+    for how in ("publish_on", "written by the host"):
         with (
             tempfile.TemporaryDirectory() as folder,
-            cuda.Word(device=DEVICE) as word,
-            cuda.Word() as back,
+            cuda.StreamPage(1, device=DEVICE) as page,
         ):
-            word.serve(f"{folder}/word.sock")
-            back.serve(f"{folder}/back.sock")
+            page.serve(f"{folder}/page.sock")
             stream = torch.cuda.Stream()
-            arguments = (f"{folder}/word.sock", f"{folder}/back.sock", ROUNDS)
-            with peer(gpu_peers.spin, *arguments) as pipe:
+            with peer(gpu_peers.spin, f"{folder}/page.sock", ROUNDS) as pipe:
                 hear(pipe)
                 begun = []
-                for value in range(1, ROUNDS + 1):
+                for generation in range(ROUNDS):
                     begun.append(time.perf_counter_ns())
-                    if how == "write_on":
-                        word.write_on(stream.cuda_stream, value)
-                    elif how == "store_on":
-                        word.store_on(stream.cuda_stream, value)
+                    if how == "publish_on":
+                        page.publish_on(stream.cuda_stream, 0, generation, lane=1)
                     else:
-                        word.store(value)
-                    assert back.wait(value, timeout_s=gpu_peers.TIMEOUT_S) is not None
+                        page.finish_write(0, generation)
+                    gpu_peers.wait_until(page.may_write, 0, generation + 1)
                 seen = hear(pipe)
         ages = [(there - here) / 1e3 for there, here in zip(seen, begun, strict=True)]
         rows.append({"how": how, **spread(ages)})
@@ -250,7 +245,7 @@ FACTS = (
     device_copies,
     shared_by_descriptor,
     shared_by_handle,
-    word_latency,
+    page_latency,
     publish_from_device,
 )
 

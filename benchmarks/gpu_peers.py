@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -109,17 +111,32 @@ def answer(pipe: Connection, name: str) -> None:
     pipe.send({"import_and_map_ms": took_ms, "close_ms": closed_ms, "wrong_bytes_there": wrong})
 
 
-def spin(pipe: Connection, path: str, answer: str, rounds: int) -> None:
-    """Wait for each value of a word, record the time, and answer by a word without a device."""
-    word, back = cuda.Word.receive(path), cuda.Word.receive(answer)
+def spin(pipe: Connection, path: str, rounds: int) -> None:
+    """Poll for each generation of a slab, record the time, and release it."""
+    page = cuda.StreamPage.receive(path, 1)
     pipe.send("ready")
     seen = []
-    for value in range(1, rounds + 1):
-        if word.wait(value, timeout_s=TIMEOUT_S) is None:
-            raise TimeoutError(f"value {value} was not seen in {TIMEOUT_S} s")
+    for generation in range(rounds):
+        wait_until(_is_written, page, generation)
         seen.append(time.perf_counter_ns())
-        back.store(value)
+        page.finish_read(0, generation)
     pipe.send(seen)
+
+
+def _is_written(page: cuda.StreamPage, generation: int) -> bool:
+    return page.written(0, generation) == "reached"
+
+
+def wait_until(condition: Callable[..., bool], *arguments: Any) -> None:
+    """Poll `condition(*arguments)` without pauses.
+
+    Raises:
+        TimeoutError: The condition did not hold in time.
+    """
+    end = time.monotonic() + TIMEOUT_S
+    while not condition(*arguments):
+        if time.monotonic() > end:
+            raise TimeoutError(f"the other process did nothing for {TIMEOUT_S} s")
 
 
 def consume(pipe: Connection, name: str, rounds: int) -> None:
@@ -135,11 +152,16 @@ def consume(pipe: Connection, name: str, rounds: int) -> None:
     pipe.send(ages)
 
 
-def set_word(pipe: Connection, path: str, value: int | None) -> None:
-    """Store a value in a word of another process, or poison the word if the value is None."""
-    with cuda.Word.receive(path) as word:
-        if value is None:
-            word.poison()
-        else:
-            word.store(value)
-    pipe.send("done")
+def publish_late(pipe: Connection, path: str, seconds: float) -> None:
+    """Enqueue a delay, then a publication; then finish it, or die."""
+    import torch
+
+    page = cuda.StreamPage.receive(path, 1, device=0)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(int(seconds * 2e9))  # Cycles of about 2 GHz.
+        page.publish_on(stream.cuda_stream, 0, 0, lane=1)
+    pipe.send("submitted")
+    if pipe.recv() == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    stream.synchronize()

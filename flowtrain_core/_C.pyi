@@ -736,40 +736,77 @@ class CudaHostRegistration:
     def __enter__(self) -> Self: ...
     def __exit__(self, *args: object) -> None: ...
 
-class CudaWord:
-    """A 64-bit word that CUDA streams and host threads of several processes write and wait for.
+class CudaStreamPage:
+    """Two words for each slab, by which streams of several processes hand over slabs.
 
-    Its values grow. `poison` releases every waiter, streams included.
+    A slab's generation is written by its producer's stream (`publish_on`), awaited (`wait_written`)
+    and read by its consumer's (`release_on`), and only then may the next one be written. The host
+    never waits. Generations are 32 bits and wrap; a step out of order is StaleAddress.
     """
 
-    LARGEST: int
-    POISON: int
-
-    def __init__(self, *, device: int | None = None) -> None:
-        """Makes a word of value 0. Without a device, only host threads can use it."""
+    def __init__(self, slabs: int, *, device: int | None = None) -> None:
+        """Makes a page whose generations start at 0. Without a device, only hosts can use it."""
 
     @staticmethod
-    def receive(path: str, *, device: int | None = None) -> CudaWord:
-        """Maps the word that another process of this user serves."""
+    def receive(path: str, slabs: int, *, device: int | None = None) -> CudaStreamPage:
+        """Maps the page that another process of this user serves."""
 
     def serve(self, path: str) -> None: ...
-    def write_on(self, stream: int, value: int) -> None:
-        """Enqueues a write by the stream, ordered after all its earlier work."""
-
-    def store_on(self, stream: int, value: int) -> None:
-        """As write_on, by a kernel of one thread."""
-
-    def wait_on(self, stream: int, value: int) -> None:
-        """Makes later work of the stream wait until the word is at least value."""
-
-    def load(self) -> int: ...
-    def store(self, value: int) -> None: ...
-    def poison(self) -> None: ...
-    def wait(self, value: int, *, timeout_s: float) -> int | None:
-        """Spins until the word is at least value. Returns the word, or None on timeout.
+    def publish_on(self, stream: int, slab: int, generation: int, *, lane: int) -> None:
+        """Enqueues that the generation is written, after all earlier work of the stream.
 
         Raises:
-            PoolClosed: The word is closed, possibly by another thread during the wait.
+            StaleAddress: The generation was written, or the one before was not read.
+        """
+
+    def wait_written(self, stream: int, slab: int, generation: int) -> None:
+        """Makes later work of the stream wait until the generation is written, or poisoned.
+
+        Raises:
+            StaleAddress: No write of the generation was submitted.
+        """
+
+    def release_on(self, stream: int, slab: int, generation: int, *, lane: int) -> None:
+        """Enqueues that the generation is read, after all earlier work of the stream.
+
+        Raises:
+            StaleAddress: The generation was released, or the one before was not read.
+        """
+
+    def written(self, slab: int, generation: int) -> str:
+        """Whether a generation is written: pending, reached, poisoned or stale."""
+
+    def read(self, slab: int, generation: int) -> str:
+        """Whether a generation is read: pending, reached, poisoned or stale."""
+
+    def may_write(self, slab: int, generation: int) -> bool:
+        """Whether the slab may be overwritten by a generation: the one before was read."""
+
+    def confirm(self, slab: int, generation: int) -> bool:
+        """Whether the data was there when the consumer's stream passed its wait.
+
+        Call it after that, for each item. False if its producer died before: what was gathered is
+        not the data. A poisoned slab is not reused before.
+        """
+
+    def finish_write(self, slab: int, generation: int) -> bool:
+        """Writes a generation from the host; False if it is not its turn."""
+
+    def finish_read(self, slab: int, generation: int) -> bool:
+        """Ends a generation from the host; False while a stream has yet to do so."""
+
+    @property
+    def address(self) -> int:
+        """Address of the page on the device: 64 bytes a slab, `written` first, then `read`."""
+
+    def reset(self, slab: int, next: int) -> None:
+        """Prepares a slab, which no other process uses, for a next generation."""
+
+    def settle(self, lane: int) -> bool:
+        """Poisons what a lane's streams have not done, once the lane's process has ended.
+
+        Returns:
+            False if a stream of another lane comes first; then repeat the call.
         """
 
     @property

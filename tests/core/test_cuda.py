@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import struct
 import subprocess
 import sys
@@ -69,7 +68,7 @@ def test_a_machine_without_a_device_names_the_reason_and_the_way_out() -> None:
     "use",
     [
         lambda: cuda.HostRegistration(4096, 4096, device=0),
-        lambda: cuda.Word(device=0),
+        lambda: cuda.StreamPage(1, device=0),
         lambda: cuda.synchronize(device=0, stream=0),
         lambda: cuda.gather_rows(**GATHER),
     ],
@@ -102,46 +101,19 @@ def test_a_pool_that_could_not_be_registered_works(pool: Pool) -> None:
 
 
 @built
-def test_a_word_used_only_by_the_cpu_needs_no_device(tmp_path: Path) -> None:
-    path = str(tmp_path / "word.sock")
-    with cuda.Word() as mine, pytest.raises(ValueError, match="at most"):
+def test_a_page_used_only_by_hosts_needs_no_device(tmp_path: Path) -> None:
+    path = str(tmp_path / "page.sock")
+    with cuda.StreamPage(2) as mine, pytest.raises(ValueError, match="pass device="):
         mine.serve(path)
-        theirs = cuda.Word.receive(path)
-        assert theirs.wait(1, timeout_s=0.0) is None
-        mine.store(7)
-        assert theirs.wait(7, timeout_s=0.0) == 7
-        theirs.poison()
-        # Above every value, and below the sign bit: a device compares by the sign of a difference.
-        assert mine.wait(cuda.Word.LARGEST, timeout_s=0.0) == cuda.Word.POISON == 2**63 - 1
-        mine.store(cuda.Word.LARGEST + 1)
-
-
-@built
-def test_a_wait_for_a_word_ends_when_it_is_closed() -> None:
-    code = (
-        "import threading, time; from flowtrain_core import PoolClosed, cuda\n"
-        "word = cuda.Word(); ended = []\n"
-        "def wait():\n"
-        "    try: word.wait(1, timeout_s=20)\n"
-        "    except PoolClosed as error: ended.append(str(error))\n"
-        "thread = threading.Thread(target=wait); thread.start()\n"
-        "time.sleep(0.2); word.close(); thread.join(); print(ended)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
-    )
-    assert (done.returncode, done.stdout) == (0, "['stream word: it is closed']\n")
-
-
-@built
-def test_a_wait_for_a_word_handles_signals() -> None:
-    with cuda.Word() as word:
-        before = signal.signal(signal.SIGALRM, lambda *_: word.store(1))
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0.1)
-            assert word.wait(1, timeout_s=5) == 1
-        finally:
-            signal.signal(signal.SIGALRM, before)
+        theirs = cuda.StreamPage.receive(path, 2)
+        assert mine.finish_write(1, 0) and not mine.finish_write(1, 0)
+        assert theirs.written(1, 0) == "reached" and theirs.written(0, 0) == "pending"
+        assert theirs.finish_read(1, 0) and mine.may_write(1, 1)
+        with pytest.raises(ValueError, match="slab 2 must be below 2"):
+            theirs.written(2, 0)
+        with pytest.raises(ValueError, match="of 65 slabs"):  # They would need a second page.
+            cuda.StreamPage.receive(path, 65)
+        theirs.publish_on(0, 1, 1, lane=1)
 
 
 @built
@@ -178,7 +150,7 @@ def test_a_build_without_cuda_lacks_it_by_name(tmp_path: Path) -> None:
     )
     code = (
         "import flowtrain_core._C as C; from flowtrain_core import cuda;"
-        "print(C.cuda_built, cuda.available(), hasattr(C, 'CudaWord'), cuda.why_not())"
+        "print(C.cuda_built, cuda.available(), hasattr(C, 'CudaStreamPage'), cuda.why_not())"
     )
     package = tmp_path / "out" / "flowtrain_core"
     for source in (ROOT / "flowtrain_core").glob("*.py"):

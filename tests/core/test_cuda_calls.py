@@ -242,10 +242,10 @@ def test_a_forked_child_leaves_the_device_to_its_parent(run: RunCode) -> None:
     code = """
 pool = Pool.create(f"fake-{os.getpid()}", classes=[(4096, 1)])
 cuda.register_host(pool, device=0)
-word = cuda.Word(device=0)
+page = cuda.StreamPage(1, device=0)
 pool.add_segment(bytes=4096, tier="vmm")
 if os.fork() == 0:
-    del word, pool
+    del page, pool
     import gc; gc.collect()
     os._exit(0)
 os.wait()

@@ -16,7 +16,8 @@
 #include "cuda/device.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/registration.hpp"
-#include "cuda/word.hpp"
+#include "cuda/stream_order.hpp"
+#include "memory/stream_page.hpp"
 #include "os/fd_socket.hpp"
 
 namespace py = pybind11;
@@ -63,7 +64,6 @@ class Closable {
 };
 
 using Memory = Closable<cuda::HostRegistration>;
-using Word = Closable<cuda::StreamWord>;
 
 CUstream stream_of(std::uintptr_t stream) { return reinterpret_cast<CUstream>(stream); }
 
@@ -149,71 +149,133 @@ void bind_memory(py::module_& module) {
   add_close(memory);
 }
 
-std::optional<std::uint64_t> wait(const Word& self, std::uint64_t value, const Deadline& deadline) {
-  constexpr double kSliceS = 0.05;  // Between checks for a signal or a close.
-  for (;;) {
-    const auto word = self.get();
-    std::optional<std::uint64_t> seen;
-    {
-      const WithoutGil release;
-      seen = word->wait(value, deadline.within(kSliceS));
-    }
-    if (seen || deadline.passed()) return seen;
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+/// A memory::StreamPage in a memfd of its own, for processes that share no pool.
+class OwnPage {
+ public:
+  static constexpr const char* kWhat = "stream page";
+
+  OwnPage(os::Fd fd, std::uint32_t slabs, std::optional<int> device)
+      : fd_(std::move(fd)), mapping_(fd_, bytes_of(slabs), kWhat), page_(mapping_.data(), slabs) {
+    if (!device) return;
+    registration_.emplace(mapping_.data(), mapping_.bytes(), *device, kWhat);
+    order_.emplace(page_, registration_->device_address(), *device);
   }
+
+  static std::size_t bytes_of(std::uint32_t slabs) {
+    if (slabs == 0) throw BadArgument("stream page: slabs=0 must be at least 1");
+    return round_up(memory::StreamPage::bytes_for(slabs), kPageBytes);
+  }
+  static OwnPage create(std::uint32_t slabs, std::optional<int> device) {
+    OwnPage made(os::sealed_memfd(kWhat, bytes_of(slabs)), slabs, device);
+    for (std::uint32_t slab = 0; slab < slabs; ++slab) made.page_.reset(slab, 0);
+    return made;
+  }
+  static OwnPage open(os::Fd fd, std::uint32_t slabs, std::optional<int> device) {
+    if (os::is_sealed(fd, bytes_of(slabs))) return {std::move(fd), slabs, device};
+    throw BadArgument("stream page: the descriptor is not that of a page of " +
+                      std::to_string(slabs) + " slabs; pass the number its creator gave");
+  }
+
+  const os::Fd& fd() const { return fd_; }
+  const memory::StreamPage& page(std::uint32_t slab) const {
+    if (slab < page_.slabs()) return page_;
+    throw BadArgument("stream page: slab " + std::to_string(slab) + " must be below " +
+                      std::to_string(page_.slabs()));
+  }
+  const memory::StreamPage& page() const { return page_; }
+  const cuda::StreamOrder& order() const {
+    if (order_) return *order_;
+    throw BadArgument("stream page: made without a device; pass device= to use it on a stream");
+  }
+
+ private:
+  os::Fd fd_;
+  os::Mapping mapping_;
+  std::optional<cuda::HostRegistration> registration_;  // Destroyed before the mapping.
+  memory::StreamPage page_;
+  std::optional<cuda::StreamOrder> order_;
+};
+
+using Page = Closable<OwnPage>;
+
+const char* name_of(memory::Progress progress) {
+  switch (progress) {
+    case memory::Progress::kPending: return "pending";
+    case memory::Progress::kReached: return "reached";
+    case memory::Progress::kPoisoned: return "poisoned";
+    case memory::Progress::kStale: return "stale";
+  }
+  return "";
 }
 
-void bind_word(py::module_& module) {
-  py::class_<Word, std::shared_ptr<Word>> word(module, "CudaWord");
-  word.def(py::init([](std::optional<int> device) {
+void bind_page(py::module_& module) {
+  py::class_<Page, std::shared_ptr<Page>> page(module, "CudaStreamPage");
+  page.def(py::init([](std::uint32_t slabs, std::optional<int> device) {
              const WithoutGil release;
-             return std::make_shared<Word>(cuda::StreamWord::create(device), "stream word");
+             return std::make_shared<Page>(OwnPage::create(slabs, device), OwnPage::kWhat);
            }),
-           py::kw_only(), py::arg("device") = py::none())
+           py::arg("slabs"), py::kw_only(), py::arg("device") = py::none())
       .def_static(
           "receive",
-          [](const std::string& path, std::optional<int> device) {
+          [](const std::string& path, std::uint32_t slabs, std::optional<int> device) {
             os::Fd fd = fetch(path);
             const WithoutGil release;
-            return std::make_shared<Word>(cuda::StreamWord::open(std::move(fd), device),
-                                          "stream word");
+            return std::make_shared<Page>(OwnPage::open(std::move(fd), slabs, device),
+                                          OwnPage::kWhat);
           },
-          py::arg("path"), py::kw_only(), py::arg("device") = py::none())
+          py::arg("path"), py::arg("slabs"), py::kw_only(), py::arg("device") = py::none())
       .def(
-          "serve", [](Word& self, const std::string& path) { self.serve(path, self.get()->fd()); },
-          py::arg("path"))
-      .def(
-          "write_on",
-          [](Word& self, std::uintptr_t stream, std::uint64_t value) {
-            self.get()->write_on(stream_of(stream), value);
-          },
-          py::arg("stream"), py::arg("value"))
-      .def(
-          "store_on",
-          [](Word& self, std::uintptr_t stream, std::uint64_t value) {
-            self.get()->store_on(stream_of(stream), value);
-          },
-          py::arg("stream"), py::arg("value"))
-      .def(
-          "wait_on",
-          [](Word& self, std::uintptr_t stream, std::uint64_t value) {
-            self.get()->wait_on(stream_of(stream), value);
-          },
-          py::arg("stream"), py::arg("value"))
-      .def("load", [](Word& self) { return self.get()->load(); })
-      .def(
-          "store", [](Word& self, std::uint64_t value) { self.get()->store(value); },
-          py::arg("value"))
-      .def("poison", [](Word& self) { self.get()->poison(); })
-      .def(
-          "wait",
-          [](Word& self, std::uint64_t value, double timeout_s) {
-            return wait(self, value, deadline_in(timeout_s));
-          },
-          py::arg("value"), py::kw_only(), py::arg("timeout_s"));
-  word.attr("LARGEST") = cuda::StreamWord::kLargest;
-  word.attr("POISON") = cuda::StreamWord::kPoison;
-  add_close(word);
+          "serve", [](Page& self, const std::string& path) { self.serve(path, self.get()->fd()); },
+          py::arg("path"));
+  const auto step = [&](const char* name, auto call) {
+    page.def(
+        name,
+        [call](Page& self, std::uintptr_t stream, std::uint32_t slab, std::uint32_t generation,
+               std::uint32_t lane) {
+          (self.get()->order().*call)(stream_of(stream), slab, generation, lane);
+        },
+        py::arg("stream"), py::arg("slab"), py::arg("generation"), py::kw_only(), py::arg("lane"));
+  };
+  step("publish_on", &cuda::StreamOrder::publish_on);
+  step("release_on", &cuda::StreamOrder::release_on);
+  page.def(
+      "wait_written",
+      [](Page& self, std::uintptr_t stream, std::uint32_t slab, std::uint32_t generation) {
+        self.get()->order().wait_written(stream_of(stream), slab, generation);
+      },
+      py::arg("stream"), py::arg("slab"), py::arg("generation"));
+  const auto host = [&](const char* name, auto call) {
+    page.def(
+        name,
+        [call](Page& self, std::uint32_t slab, std::uint32_t generation) {
+          const auto own = self.get();
+          return call(own->page(slab), slab, generation);
+        },
+        py::arg("slab"), py::arg("generation"));
+  };
+  using memory::StreamPage;
+  using std::uint32_t;
+  host("written",
+       [](const StreamPage& p, uint32_t s, uint32_t g) { return name_of(p.written(s, g)); });
+  host("read", [](const StreamPage& p, uint32_t s, uint32_t g) { return name_of(p.read(s, g)); });
+  host("may_write", [](const StreamPage& p, uint32_t s, uint32_t g) { return p.may_write(s, g); });
+  host("confirm", [](const StreamPage& p, uint32_t s, uint32_t g) { return p.confirm(s, g); });
+  host("finish_write",
+       [](const StreamPage& p, uint32_t s, uint32_t g) { return p.finish_write(s, g); });
+  host("finish_read",
+       [](const StreamPage& p, uint32_t s, uint32_t g) { return p.finish_read(s, g); });
+  page.def_property_readonly("address", [](Page& self) { return self.get()->order().address(); });
+  page.def(
+      "reset",
+      [](Page& self, uint32_t slab, uint32_t next) {
+        const auto own = self.get();
+        own->page(slab).reset(slab, next);
+      },
+      py::arg("slab"), py::arg("next"));
+  page.def(
+      "settle", [](Page& self, uint32_t lane) { return self.get()->page().settle(lane); },
+      py::arg("lane"));
+  add_close(page);
 }
 
 void bind_copies(py::module_& module) {
@@ -248,7 +310,7 @@ void bind_cuda(py::module_& module) {
   module.attr("cuda_built") = true;
   bind_devices(module);
   bind_memory(module);
-  bind_word(module);
+  bind_page(module);
   bind_copies(module);
 }
 

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/math.hpp"
+
+namespace flowtrain::memory {
+
+/// Value of a slab's word: `[generation:32 | flags:32]`. A device compares 64 bits by the sign of
+/// their difference, which with the generation in the upper half is the cyclic order of
+/// generations: after the largest one comes 0. Poison is the generation's own, so that the next
+/// generation of the slab is not affected.
+using StreamWord = std::uint64_t;
+
+inline constexpr StreamWord kPoison = 1;
+/// Beside kPoison: whoever waited for the word knows that it was poisoned.
+inline constexpr StreamWord kConfirmed = 2;
+
+constexpr StreamWord stream_word(std::uint32_t generation) { return StreamWord{generation} << 32; }
+constexpr std::uint32_t generation_of_word(StreamWord word) {
+  return static_cast<std::uint32_t>(word >> 32);
+}
+/// Whether a stream that waits for the generation continues. Poison continues it, too.
+constexpr bool has_reached(StreamWord word, std::uint32_t generation) {
+  return static_cast<std::int64_t>(word - stream_word(generation)) >= 0;
+}
+
+/// What a word says of a generation. kStale: the word is at a later generation.
+enum class Progress : std::uint8_t { kPending, kReached, kPoisoned, kStale };
+
+/// The words of one slab. Streams store the first two; hosts, the others. The latter name the lane
+/// that enqueued the write of the word, `[generation:32 | lane:31 | submitted:1]`.
+struct alignas(kCacheLine) SlabWords {
+  std::atomic<StreamWord> written;
+  std::atomic<StreamWord> read;
+  std::atomic<std::uint64_t> writer;
+  std::atomic<std::uint64_t> reader;
+};
+static_assert(sizeof(SlabWords) == kCacheLine);
+
+/// Two words for each slab, by which the streams of several processes hand over slabs without a
+/// host in between. A generation of a slab, which is that of its cell, takes these steps:
+///
+///   1. The producer leases the slab once may_write holds: the generation before was read.
+///   2. Its stream writes the data, then `written`: cuda::publish_on. Then it pushes the
+///      descriptor. So no process knows of the generation before that write was submitted, and
+///      cuda::wait_written refuses to wait for one that was not. A wait that is submitted before
+///      its write could block the write for ever, if both streams use one hardware queue.
+///   3. The consumer's stream waits for `written`, gathers, then writes `read`: cuda::release_on.
+///      The consumer frees the cell without waiting for its stream.
+///
+/// An aborted lease skips to `read`, on the producer's stream. A host whose own device work has
+/// ended, or that uses no stream, replaces a write by finish_write or finish_read.
+///
+/// *Recovery.* Streams of a dead process write nothing any more, once the process has ended and its
+/// contexts with it. A process that only lost its lock may still have work on the device: its lanes
+/// must not be settled, nor its cells freed or redelivered, before it has ended. `settle` then
+/// poisons each word that the dead lane had enqueued a write of, so no stream waits for ever.
+/// Poison stays, so that a wait enqueued later passes as well; `settle` may be repeated. A consumer
+/// calls `confirm` once its stream has passed the wait: it says whether the data had been written,
+/// or the word was poisoned, and what was gathered is not the data. A slab with poison in `written`
+/// is not reused before that, or before its consumer is settled. Poison in `read` frees the slab:
+/// nobody reads it any more. A cell that a dead consumer had taken is freed if its generation was
+/// read, and redelivered otherwise.
+///
+/// Memory:   placed by the caller; holds no pointers, so any mapping may use it. This object is a
+///           view of it.
+/// Threads:  any, in any processes. A generation has one producer and one consumer at a time, by
+///           its cell; one process at a time settles a lane.
+/// Progress: wait-free; settle takes time linear in the slabs. A stream waits only for work that
+///           was submitted before it, by a process that lives or is settled.
+/// Ordering: stream.written and stream.read, whose other side may be a stream;
+///           stream.writer publishes that a write was submitted.
+/// Errors:   never throws. A step out of order is refused.
+class StreamPage {
+ public:
+  StreamPage() = default;
+  StreamPage(std::byte* data, std::uint32_t slabs)
+      : words_(reinterpret_cast<SlabWords*>(data)), slabs_(slabs) {}
+
+  static constexpr std::size_t bytes_for(std::uint32_t slabs) { return slabs * sizeof(SlabWords); }
+  std::uint32_t slabs() const { return slabs_; }
+  /// Words of a slab, at the same offset in every mapping.
+  SlabWords& words(std::uint32_t slab) const { return words_[slab]; }
+
+  /// Prepares a slab for a next generation, before any other process may use the slab.
+  void reset(std::uint32_t slab, std::uint32_t next) const noexcept;
+
+  /// Whether the slab may be overwritten by a generation: the one before it was read, and not left
+  /// poisoned.
+  bool may_write(std::uint32_t slab, std::uint32_t generation) const noexcept;
+  Progress written(std::uint32_t slab, std::uint32_t generation) const noexcept;
+  Progress read(std::uint32_t slab, std::uint32_t generation) const noexcept;
+  /// Whether a write of `written` was submitted, so that a wait for it may be.
+  bool write_submitted(std::uint32_t slab, std::uint32_t generation) const noexcept;
+
+  /// Names the lane that is about to enqueue a write of `written`. Refused unless may_write holds
+  /// and the generation was not written yet.
+  bool begin_write(std::uint32_t slab, std::uint32_t generation, std::uint32_t lane) const noexcept;
+  /// After the write was enqueued.
+  void submitted_write(std::uint32_t slab, std::uint32_t generation,
+                       std::uint32_t lane) const noexcept;
+  /// Names the lane that is about to enqueue a write of `read`. Refused if this was done for the
+  /// generation, or if the generation before was not read.
+  bool begin_read(std::uint32_t slab, std::uint32_t generation, std::uint32_t lane) const noexcept;
+
+  /// Whether the data was there when the consumer's stream passed its wait; false if poison let it
+  /// pass. Call it after that, for each item: it allows a poisoned slab to be reused.
+  bool confirm(std::uint32_t slab, std::uint32_t generation) const noexcept;
+
+  /// Writes `written` from the host. As begin_write.
+  bool finish_write(std::uint32_t slab, std::uint32_t generation) const noexcept;
+  /// Writes `read` from the host, for an item whose `written` it has seen, or a lease that was not
+  /// published. Refused while a stream has yet to write a word of the generation.
+  bool finish_read(std::uint32_t slab, std::uint32_t generation) const noexcept;
+
+  /// Ends what the streams of a lane have not done, after the lane's process has ended. False if a
+  /// write of another lane comes first: repeat the call.
+  bool settle(std::uint32_t lane) const noexcept;
+
+ private:
+  SlabWords* words_ = nullptr;
+  std::uint32_t slabs_ = 0;
+};
+
+}  // namespace flowtrain::memory
