@@ -62,8 +62,8 @@ static_assert(sizeof(SlabWords) == kCacheLine);
 /// calls `confirm` once its stream has passed the wait: it says whether the data had been written,
 /// or the word was poisoned, and what was gathered is not the data. A slab with poison in `written`
 /// is not reused before that, or before its consumer is settled. Poison in `read` frees the slab:
-/// nobody reads it any more. A cell that a dead consumer had taken is freed if its generation was
-/// read, and redelivered otherwise.
+/// nobody reads it any more. A cell of a dead lane is freed if its generation was read.
+/// Otherwise one that was taken is redelivered, and one that was leased is freed after finish_read.
 ///
 /// Memory:   placed by the caller; holds no pointers, so any mapping may use it. This object is a
 ///           view of it.

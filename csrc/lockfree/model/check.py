@@ -1,4 +1,4 @@
-"""Checks the models of ring and event with SPIN; fails if a run has another outcome than it must.
+"""Checks the models with SPIN; fails if a run has another outcome than it must.
 
 python csrc/lockfree/model/check.py [--jobs N] [NAME ...]
 """
@@ -53,6 +53,9 @@ RUNS_TAKEN = {"CONSUMERS": 2, "CELLS": 2, "ITEMS": 2, "CRASHES": 1}
 RUNS_DYING = {"CELLS": 2, "ITEMS": 2, "CRASHES": 2}
 ENDLESS = {"CONSUMERS": 2, "CRASHES": 1, "STOPS": 1}
 ENDLESS_PUSH = {"PRODUCERS": 2, "CELLS": 2, "STOPS": 1}
+STREAMS = {"GENERATIONS": 3, "CRASHES": 2}
+STREAMS_FROM_TWO = {"PRODUCERS": 2, "GENERATIONS": 2, "CRASHES": 1}
+STREAMS_TO_TWO = {"CONSUMERS": 2, "GENERATIONS": 1, "CRASHES": 2}
 
 RUNS = (
     Run(name="two producers, two cells, two die", sizes=PRODUCERS),
@@ -76,6 +79,13 @@ RUNS = (
     Run(name="a look before the announcement", model="event.pml", breaks="LOOK_FIRST"),
     Run(name="the word read before the change", model="event.pml", breaks="READ_FIRST"),
     Run(name="a wake that leaves the word", model="event.pml", breaks="SAME_WORD"),
+    Run(name="streams, three generations, two die", model="streams.pml", sizes=STREAMS),
+    Run(name="streams, two producers, one dies", model="streams.pml", sizes=STREAMS_FROM_TWO),
+    Run(name="streams, two consumers, two die", model="streams.pml", sizes=STREAMS_TO_TWO),
+    Run(name="read before written", model="streams.pml", sizes=STREAMS, breaks="NO_ORDER"),
+    Run(name="a process that runs on", model="streams.pml", sizes=STREAMS, breaks="TOO_EARLY"),
+    Run(name="a slab not held", model="streams.pml", sizes=STREAMS_FROM_TWO, breaks="NO_HOLD"),
+    Run(name="poison forgotten", model="streams.pml", sizes=STREAMS_TO_TWO, breaks="FORGETFUL"),
     Run(name="without the walk", sizes=ENDLESS_PUSH, breaks="NO_WALK", progress=True),
 )
 
