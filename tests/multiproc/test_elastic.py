@@ -132,9 +132,8 @@ def test_encoder_ranks_join_and_leave(undisturbed: Path, tmp_path: Path, data: P
     assert {"encoder.0", "encoder.1", "encoder.2"} < accounts.keys()
 
 
-@pytest.mark.parametrize(
-    "fault", ["stop_before_publish", pytest.param("stop_before_record", marks=deep)]
-)
+@deep
+@pytest.mark.parametrize("fault", ["stop_before_publish", "stop_before_record"])
 def test_a_late_twin_of_a_claim_is_refused(
     fault: str,
     undisturbed: Path,

@@ -187,7 +187,14 @@ def found(
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("gpus", "memory"), [(4, 150_000_000), (8, 60_000_000), (8, 400_000_000)])
+@pytest.mark.parametrize(
+    ("gpus", "memory"),
+    [
+        (4, 150_000_000),
+        (8, 60_000_000),
+        pytest.param(8, 400_000_000, marks=pytest.mark.deep),
+    ],
+)
 def test_the_search_finds_the_best_of_all_plans(
     case: tuple[ModelDescription, Work], mode: str, gpus: int, memory: int
 ) -> None:
