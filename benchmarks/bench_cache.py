@@ -1,4 +1,4 @@
-"""What does the cache of frozen features gain in the second epoch, and cost in the first?
+"""How much faster are later epochs with a cache of frozen features, and how much slower the first?
 
 Trains LLaVA-OneVision, with the widths of the 0.5 B model divided by four, its depths by six, and
 tiles of its own size, for three epochs with an empty cache, on one core, so that all work of a step
@@ -55,7 +55,7 @@ SPEEDUP, ALONE, SLOWDOWN, SHARE = 0.85, 0.9, 0.05, 0.6
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What a run trains on.
+    """Samples of a run, and the parts of the model that they train.
 
     Attributes:
         visual: `image`, a photo of 1280 x 720 pixels as JPEG, or `video`, a clip of eight frames.

@@ -15,7 +15,7 @@ using memory::Exported;
 using memory::Kind;
 using memory::Memory;
 
-/// What an export says beside its descriptor.
+/// Sizes of an exported segment, sent with its descriptor.
 struct Sizes {
   std::uint64_t bytes;
   std::uint64_t mapped;  ///< Rounded up to the granularity.

@@ -26,7 +26,8 @@ class Backing {
   Backing(const Backing&) = delete;
   Backing& operator=(const Backing&) = delete;
 
-  /// What another process needs to import the memory; empty if this process cannot export it.
+  /// Descriptors and bytes with which another process imports the memory; empty if this process
+  /// cannot export it.
   ///
   /// Errors: throws, e.g. for lack of descriptors.
   virtual Exported export_memory() const = 0;

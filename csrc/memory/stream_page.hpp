@@ -27,7 +27,7 @@ constexpr bool has_reached(StreamWord word, std::uint32_t generation) {
   return static_cast<std::int64_t>(word - stream_word(generation)) >= 0;
 }
 
-/// What a word says of a generation. kStale: the word is at a later generation.
+/// State of a generation by the word of its slab. kStale: the word is at a later generation.
 enum class Progress : std::uint8_t { kPending, kReached, kPoisoned, kStale };
 
 /// The words of one slab. Streams store the first two; hosts, the others. The latter name the lane

@@ -8,7 +8,7 @@
 
 namespace flowtrain::os {
 
-/// What another process needs to map memory of this one: descriptors, and plain bytes.
+/// Descriptors and plain bytes with which another process maps memory of this one.
 struct Exported {
   static constexpr std::size_t kMaxFds = 2;
   using Handle = std::array<std::byte, 64>;

@@ -19,7 +19,7 @@ _LONGEST_S = 1.0
 
 @dataclass(slots=True)
 class _Seen:
-    """What was last seen of the process of a seat."""
+    """The process of a seat, as it was last seen."""
 
     at: float
     beat: Any

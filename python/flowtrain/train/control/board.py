@@ -23,7 +23,7 @@ _TAKEN, _PUBLISHED = "taken:", "published:"
 _ROW = "items"
 _RETURNS = "board/returns"
 _OPENED, _CLOSED = "board/opened/", "board/closed/"
-# What the end of an evaluation adds to the number of closed rows.
+# Added to the counter of closed rows at the end of an evaluation.
 _EVALUATION = 1 << 32
 
 

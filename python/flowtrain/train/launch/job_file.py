@@ -22,7 +22,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobFile:
-    """What the file says.
+    """Contents of the file.
 
     Attributes:
         job: The job.
