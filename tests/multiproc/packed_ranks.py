@@ -91,6 +91,13 @@ def closed() -> dict[str, Any]:
     return {"rows": rows, "held": seen}
 
 
+def dropped(_: int) -> PackedLoader:
+    """Loaders that end at once, on one rank maybe while the other still connects to it."""
+    for _ in range(200):
+        loader()
+    return loader()
+
+
 def prepared(rank: int, folder: Path) -> dict[str, Any]:
     """What a loader gives that accelerate has prepared, and what is an error."""
     # From these accelerate knows that there are ranks.
@@ -138,6 +145,7 @@ def run(folder: Path, rank: int) -> None:
     )
     found = {name: outcome(make, rank) for name, make in CASES.items()}
     found["closed"] = closed()
+    found["dropped"] = outcome(dropped, rank)
     found["prepared"] = prepared(rank, folder)
     alone = loader(timeout_s=1)
     if rank == 0:

@@ -74,6 +74,11 @@ def test_closed_loaders_leave_no_threads_and_no_sockets(found: Found) -> None:
 
 
 @pytest.mark.limit(120)
+def test_loaders_that_end_at_once_do_not_end_the_connections_of_other_ranks(found: Found) -> None:
+    assert [rank["dropped"]["error"] for rank in found] == [None, None]
+
+
+@pytest.mark.limit(120)
 def test_accelerate_divides_and_skips_nothing_again(found: Found) -> None:
     zero, one = (rank["prepared"] for rank in found)
     assert sorted(zero["loaded"] + one["loaded"]) == list(range(48))

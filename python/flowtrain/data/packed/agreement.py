@@ -119,7 +119,11 @@ def _connected(group: ProcessGroup | None, timeout: timedelta) -> ProcessGroupGl
     # The same on all ranks, as all make their loaders in the same order.
     number = store.add(f"{name}/made/{rank}", 1)
     prefixed = distributed.PrefixStore(f"{name}/{number}", store)
-    return distributed.ProcessGroupGloo(prefixed, rank, len(ranks), timeout)
+    made = distributed.ProcessGroupGloo(prefixed, rank, len(ranks), timeout)
+    # A rank that drops the group at once would end the connections that others still make.
+    prefixed.set(f"connected/{rank}", "")
+    prefixed.wait([f"connected/{other}" for other in range(len(ranks))], timeout)
+    return made
 
 
 def _difference(every: list[dict[str, Any]]) -> tuple[int, str]:
