@@ -10,6 +10,10 @@
 namespace flowtrain::cuda {
 namespace {
 
+/// Attributes that headers before CUDA 12.4 lack; a driver knows them by number.
+constexpr auto kFabricSupported = static_cast<CUdevice_attribute>(128);
+constexpr auto kHostNumaId = static_cast<CUdevice_attribute>(134);
+
 memory::DeviceId id_of(const CUuuid& uuid) {
   const auto word = [&](int first) {
     std::uint64_t out = 0;
@@ -66,10 +70,10 @@ DeviceFacts device_facts(int device) {
   facts.host_pointers = attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM) != 0;
   facts.vmm = attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) != 0;
   facts.posix_fd = attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0;
-  facts.fabric = attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) != 0;
+  facts.fabric = attribute(kFabricSupported) != 0;
   facts.vmm_rdma = attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0;
   facts.stream_words = attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) != 0;
-  facts.numa_node = attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1);
+  facts.numa_node = attribute(kHostNumaId, -1);
   return facts;
 }
 
