@@ -5,16 +5,14 @@ from __future__ import annotations
 import copy
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from flowtrain.config.schema import DataConfig
 from flowtrain.cost.flops import Grid
-from flowtrain.data.chat import ChatTokenizer, ChatTokens
+from flowtrain.data.chat import ChatTokenizer
 from flowtrain.data.conversation import Conversation, read_conversation
 from flowtrain.data.errors import DataError
 from flowtrain.data.files import IMAGE
@@ -22,43 +20,20 @@ from flowtrain.data.images import becomes_blank
 from flowtrain.data.pixel_maker import SamplePixels, StoredRows
 from flowtrain.data.pixels import PlannedVisual, VisualReader
 from flowtrain.data.records import Dataset, State
+from flowtrain.data.sample_meta import SampleMeta, SizeLimit
 from flowtrain.data.text import (
     CompactText,
     before_last_answer,
-    compact,
     num_targets,
     num_tokens,
-    truncate,
-    visuals_within,
 )
 from flowtrain.models.errors import ModelError
 
 if TYPE_CHECKING:
-    from flowtrain.data.processed import ProcessedSample, ProcessedVisual
-
-Fit = Literal["whole", "truncated", "dropped", "refused"]
+    from flowtrain.data.processed import ProcessedSample
 
 # Samples of which one stage is done before the next stage.
 _STAGED = 16
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SampleMeta:
-    """Sizes of a sample, from its text and the headers of its images and videos."""
-
-    index: int
-    num_tokens: int
-    num_targets: int
-    """Target tokens, without the first token of the sample, which nothing predicts."""
-    grids: tuple[Grid, ...]
-    """Grid of each image and video."""
-    image_lengths: tuple[int, ...]
-    """Tokens of each image and video."""
-    seconds: tuple[float, ...] = ()
-    """For each grid the seconds between the frames of a video, or 0 for an image; empty without a
-    video."""
-    fit: Fit = "whole"
-    """Effect of `data.oversize` on the sample; the sizes are those after it."""
 
 
 class SampleReader:
@@ -97,8 +72,6 @@ class SampleReader:
 
         self._dataset = Dataset(data, state, spool)
         self._ignore = frozenset(data.ignore)
-        self._oversize = data.oversize
-        self._max_tokens = max_tokens
         try:
             family = family_for(model_folder)
             check_files(model_folder)
@@ -112,6 +85,11 @@ class SampleReader:
             raise DataError(str(error)) from error
         except (OSError, ValueError) as error:
             raise DataError(f"the model's folder {model_folder} cannot be read: {error}") from error
+        self._limit = SizeLimit(
+            max_tokens=max_tokens,
+            oversize=data.oversize,
+            image_start_id=self._chat.image_start_id,
+        )
         of_videos = VideoLimits(
             fps=data.video_fps,
             max_frames=data.video_max_frames,
@@ -219,13 +197,7 @@ class SampleReader:
         Raises:
             DataError: The sample is too long, and `data.oversize` is `error`.
         """
-        if meta.fit == "refused":
-            raise DataError(
-                f"{self.where(meta.index)}: {meta.num_tokens} tokens exceed "
-                f"train.microbatch_tokens={self._max_tokens} ({sum(meta.image_lengths)} of them in "
-                "images and videos); raise it, drop the line, or set data.oversize to drop or "
-                "truncate"
-            )
+        self._limit.check(meta, self.where(meta.index))
 
     def ends(self, text: CompactText) -> bool:
         """Whether the last target of a sample ends the answer, so that the model learns to."""
@@ -272,7 +244,7 @@ class SampleReader:
             self._visuals.num_tokens(conversation, visual, grid)
             for visual, grid in enumerate(grids)
         ]
-        return self._compact(tokens, lengths)
+        return self._limit.text(tokens, lengths)
 
     def blank_images(self, sample: int) -> list[str]:
         """Names of the images of a sample whose grey values of 16 or 32 bits are lost.
@@ -332,66 +304,11 @@ class SampleReader:
         tokens = self._chat.tokens_together(conversations, [_video_texts(own) for own in plans])
         tokenized = iter(zip(plans, tokens, strict=True))
         return [
-            self._sized(sample, *next(tokenized))
+            self._limit.of_conversation(sample, *next(tokenized))
             if isinstance(each, Conversation)
-            else self._sized_processed(sample, each)
+            else self._limit.of_outputs(sample, each, self.where(sample))
             for sample, each in zip(samples, read, strict=True)
         ]
-
-    def _sized(
-        self, sample: int, plans: tuple[PlannedVisual, ...], tokens: ChatTokens
-    ) -> tuple[SampleMeta, CompactText]:
-        """Sizes and text of a sample after `data.oversize`."""
-        lengths = [plan.num_tokens for plan in plans]
-        num_texts = len(tokens.ids) - np.count_nonzero(tokens.kind)
-        is_whole = num_texts + sum(lengths) <= self._max_tokens
-        if self._oversize == "truncate":
-            plans = plans[: visuals_within(tokens, lengths, self._max_tokens)]
-            lengths = lengths[: len(plans)]
-        text = self._compact(tokens, lengths)
-        targets = num_targets(text)
-        too_long: dict[str, Fit] = {
-            "error": "refused",
-            "drop": "dropped",
-            "truncate": "truncated" if targets else "dropped",
-        }
-        meta = SampleMeta(
-            index=sample,
-            num_tokens=num_tokens(text),
-            num_targets=targets,
-            grids=tuple(plan.grid for plan in plans),
-            image_lengths=tuple(lengths),
-            seconds=_seconds(plans),
-            fit="whole" if is_whole else too_long[self._oversize],
-        )
-        return meta, text
-
-    def _sized_processed(
-        self, sample: int, processed: ProcessedSample
-    ) -> tuple[SampleMeta, CompactText]:
-        """Sizes and text of what a processor returned."""
-        text = processed.compact
-        tokens, visuals = num_tokens(text), processed.visuals
-        if tokens <= self._max_tokens:
-            fit: Fit = "whole"
-        elif self._oversize == "truncate":
-            raise DataError(
-                f"{self.where(sample)}: {tokens} tokens exceed train.microbatch_tokens="
-                f"{self._max_tokens}, and outputs of a processor are not truncated; truncate the "
-                "text in front of the processor, or set data.oversize to drop or error"
-            )
-        else:
-            fit = "dropped" if self._oversize == "drop" else "refused"
-        meta = SampleMeta(
-            index=sample,
-            num_tokens=tokens,
-            num_targets=num_targets(text),
-            grids=tuple(visual.grid for visual in visuals),
-            image_lengths=tuple(visual.num_tokens for visual in visuals),
-            seconds=_seconds(visuals),
-            fit=fit,
-        )
-        return meta, text
 
     def _check_grids(
         self, sample: int, processed: ProcessedSample, grids: Sequence[Grid], first: int = 0
@@ -404,10 +321,6 @@ class SampleReader:
                 f"grids {found}, but {[*grids]} were planned; the data set must return the same "
                 "sample for an index each time, so augment only what keeps the sizes"
             )
-
-    def _compact(self, tokens: ChatTokens, lengths: Sequence[int]) -> CompactText:
-        text = compact(tokens, lengths, image_start_id=self._chat.image_start_id)
-        return truncate(text, self._max_tokens) if self._oversize == "truncate" else text
 
     def read(self, sample: int) -> Conversation | ProcessedSample:
         """Turns and files of a sample, or what a processor made of them.
@@ -441,9 +354,3 @@ class SampleReader:
 
 def _video_texts(plans: Sequence[PlannedVisual]) -> list[str]:
     return [plan.text for plan in plans if plan.text is not None]
-
-
-def _seconds(visuals: Sequence[PlannedVisual | ProcessedVisual]) -> tuple[float, ...]:
-    """Seconds between the frames of each video and 0 for each image; empty without a video."""
-    seconds = tuple(visual.seconds for visual in visuals)
-    return seconds if any(seconds) else ()

@@ -16,7 +16,8 @@ from flowtrain.cost.flops import Grid
 from flowtrain.data import records
 from flowtrain.data.errors import DataError
 from flowtrain.data.pixel_maker import PixelMaker, SamplePixels
-from flowtrain.data.samples import SampleMeta, SampleReader
+from flowtrain.data.sample_meta import SampleMeta
+from flowtrain.data.samples import SampleReader
 from flowtrain.data.text import CompactText, expand
 from flowtrain.models.errors import ModelError
 from flowtrain.models.registry import family_for

@@ -16,7 +16,8 @@ from flowtrain.cli.main import main
 from flowtrain.config import load
 from flowtrain.data.check import BadLine, FileCheck, check_file
 from flowtrain.data.digits import write_digits
-from flowtrain.data.samples import SampleMeta, SampleReader
+from flowtrain.data.sample_meta import SampleMeta
+from flowtrain.data.samples import SampleReader
 from flowtrain.data.text import CompactText
 from flowtrain.data.workers import WorkerPool
 from flowtrain.models.registry import family_for

@@ -15,7 +15,8 @@ from flowtrain.data.calls import Call
 from flowtrain.data.errors import DataError
 from flowtrain.data.mixture import sample_order
 from flowtrain.data.records import Dataset
-from flowtrain.data.samples import SampleMeta, SampleReader
+from flowtrain.data.sample_meta import SampleMeta
+from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import WorkerPool
 from flowtrain.models.family import Family
 from flowtrain.workloads import Workload

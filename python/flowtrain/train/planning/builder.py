@@ -8,7 +8,7 @@ from typing import Literal
 
 from flowtrain.config.schema import Part
 from flowtrain.cost.flops import train_flops
-from flowtrain.data.samples import SampleMeta
+from flowtrain.data.sample_meta import SampleMeta
 from flowtrain.models.family import Family
 from flowtrain.steps import Layout, StepPlan, build_step
 from flowtrain.train.planning.corrections import PlanCorrections

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from flowtrain.data.samples import SampleMeta
+from flowtrain.data.sample_meta import SampleMeta
 from flowtrain.data.text import CompactText
 from flowtrain.steps import FIRST_EVALUATION, StepPlan
 from flowtrain.train.input.reads import SampleReads

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from flowtrain.data.calls import Call
 from flowtrain.data.order import DrawOrder
-from flowtrain.data.samples import SampleMeta
+from flowtrain.data.sample_meta import SampleMeta
 from flowtrain.data.text import CompactText
 from flowtrain.steps import StepPlan
 from flowtrain.train.input.reads import SampleReads

@@ -9,7 +9,7 @@ import pytest
 
 from flowtrain.config import ConfigError
 from flowtrain.config.flow import FlowConfig
-from flowtrain.data.samples import SampleMeta
+from flowtrain.data.sample_meta import SampleMeta
 from flowtrain.steps import CorrectionEvent, Document, StepPlan
 from flowtrain.train.planning.corrections import PlanCorrections, corrections_of
 from flowtrain.train.state.corrections import check_corrections, read_corrections

@@ -15,7 +15,7 @@ from flowtrain.config.schema import DataConfig, ModelConfig, RunConfig, TrainCon
 from flowtrain.data import DataError
 from flowtrain.data.mixture import MixedOrder
 from flowtrain.data.order import DrawOrder, SampleOrder
-from flowtrain.data.samples import SampleMeta
+from flowtrain.data.sample_meta import SampleMeta
 from flowtrain.data.text import COMPACT, CompactText
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST, write_tiny_model
