@@ -27,7 +27,7 @@ from flowtrain.config.schema import DataConfig
 from flowtrain.train.connect.flow import Flow, FlowError, Step, connect
 from flowtrain.train.connect.part import Batch
 from flowtrain.train.connect.run import Samples, epoch_draws
-from flowtrain.train.state.checkpoint import valid_checkpoints
+from flowtrain.train.state.checkpoint_files import valid_checkpoints
 
 if TYPE_CHECKING:
     from transformers import Trainer

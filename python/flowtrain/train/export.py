@@ -9,8 +9,8 @@ from typing import Any
 from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.dtypes import Dtype
 from flowtrain.models.dtypes import DTYPES
-from flowtrain.train.state.checkpoint import best as best_checkpoint
-from flowtrain.train.state.checkpoint import read_meta, valid_checkpoints
+from flowtrain.train.state.checkpoint_files import best as best_checkpoint
+from flowtrain.train.state.checkpoint_files import read_meta, valid_checkpoints
 from flowtrain.train.state.final import write_model
 from flowtrain.train.state.run_folder import CONFIG, read_config
 

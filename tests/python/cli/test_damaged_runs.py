@@ -13,7 +13,7 @@ from support import run_tree, write_tiny_data
 
 from flowtrain.cli.main import main
 from flowtrain.config import RunConfig, dump, load
-from flowtrain.train.state.checkpoint import CheckpointMeta
+from flowtrain.train.state.checkpoint_files import CheckpointMeta
 from flowtrain.train.state.logs import METRICS, PLANS, TIMING
 from flowtrain.train.state.resume import FINGERPRINT, check_copied, fingerprint
 from flowtrain.train.state.run_folder import HEADER

@@ -22,7 +22,7 @@ from flowtrain.train.ranks.open_plans import OpenPlans
 from flowtrain.train.ranks.profiler import Profiler
 from flowtrain.train.ranks.run_ahead import RunAhead
 from flowtrain.train.ranks.step import Delays
-from flowtrain.train.state.checkpoint import CheckpointError, latest
+from flowtrain.train.state.checkpoint_files import CheckpointError, latest
 from flowtrain.train.state.module import ModuleState
 from flowtrain.train.state.resume import check_model
 from flowtrain.train.state.run_folder import write_edges

@@ -30,11 +30,7 @@ from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.device import choose_device, register
 from flowtrain.train.ranks.membership import Membership
-from flowtrain.train.state.checkpoint import (
-    CheckpointError,
-    latest,
-    read_meta,
-)
+from flowtrain.train.state.checkpoint_files import CheckpointError, latest, read_meta
 from flowtrain.train.state.module import ModuleState
 from flowtrain.train.state.resume import check_model
 from flowtrain.train.state.run_folder import write_edges

@@ -26,7 +26,7 @@ from flowtrain.train.connect.run import (
 )
 from flowtrain.train.control.ending import JobFailed
 from flowtrain.train.ranks.evaluations import Evaluation
-from flowtrain.train.state.checkpoint import remove_after, valid_checkpoints
+from flowtrain.train.state.checkpoint_files import remove_after, valid_checkpoints
 from flowtrain.train.state.final import write_model
 from flowtrain_core import FlowTrainError
 

@@ -39,7 +39,7 @@ from flowtrain.train.ranks.evaluations import Evaluation
 from flowtrain.train.ranks.membership import Membership
 from flowtrain.train.ranks.rank import Rank
 from flowtrain.train.state import atomic
-from flowtrain.train.state.checkpoint import latest, read_meta
+from flowtrain.train.state.checkpoint_files import latest, read_meta
 from flowtrain.train.state.ending import COMPLETE, failed, record_end, record_start
 from flowtrain.train.state.logs import POOL
 from flowtrain.train.state.module import ModuleState

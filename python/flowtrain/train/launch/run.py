@@ -39,7 +39,7 @@ from flowtrain.train.ranks.device import check_device
 from flowtrain.train.ranks.hook import load_hook
 from flowtrain.train.ranks.trackers import check_trackers
 from flowtrain.train.state import atomic, logs
-from flowtrain.train.state.checkpoint import best, latest, read_meta
+from flowtrain.train.state.checkpoint_files import best, latest, read_meta
 from flowtrain.train.state.choice import write_choice
 from flowtrain.train.state.corrections import check_corrections
 from flowtrain.train.state.ending import recorded_end

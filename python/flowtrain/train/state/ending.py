@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from flowtrain.config.checks import ConfigError
-from flowtrain.train.state.checkpoint import latest, read_meta
+from flowtrain.train.state.checkpoint_files import latest, read_meta
 from flowtrain.train.state.files import RunFileError, read_text
 from flowtrain.train.state.run_folder import lock_run, written_config
 

@@ -15,7 +15,7 @@ from flowtrain.config.load import dump, load
 from flowtrain.config.schema import RunConfig
 from flowtrain.events import FOLDER
 from flowtrain.train.state import atomic
-from flowtrain.train.state.checkpoint import latest, read_meta
+from flowtrain.train.state.checkpoint_files import latest, read_meta
 from flowtrain.train.state.files import LOCK, RunFileError, read_text, without
 from flowtrain.train.state.logs import LOGS, OF_EVERY_STEP, SPOOL, cut
 from flowtrain.train.state.resume import FINGERPRINT, check_resume, fingerprint

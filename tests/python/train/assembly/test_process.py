@@ -8,7 +8,7 @@ from support import run_tree
 from flowtrain.config import from_dict
 from flowtrain.train.assembly.process import RankProcess
 from flowtrain.train.launch.host import RunHost
-from flowtrain.train.state.checkpoint import CheckpointError
+from flowtrain.train.state.checkpoint_files import CheckpointError
 
 
 def test_a_rank_must_start_at_the_step_of_the_launcher(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from linear_run import configuration, train
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from flowtrain.data.records import SEGMENT_RECORDS
-from flowtrain.train.state.checkpoint import (
+from flowtrain.train.state.checkpoint import Checkpoints
+from flowtrain.train.state.checkpoint_files import (
     CheckpointError,
-    Checkpoints,
     best,
     read_meta,
     valid_checkpoints,
