@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -20,6 +21,15 @@ _stderr_fd = pytest.StashKey[int]()
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the real stderr: while a test runs, descriptor 2 belongs to pytest's capture."""
     config.stash[_stderr_fd] = os.dup(2)
+    # Ignored under nohup and in the background of a shell. Processes that tests start, and
+    # interrupt, would inherit that.
+    for number, default in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+        (signal.SIGQUIT, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, default)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
