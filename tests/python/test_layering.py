@@ -34,6 +34,7 @@ CPP_FOLDER_SEES: dict[str, tuple[str, ...]] = {
     "memory": ("base", "os", "lockfree"),
     "cuda": ("base", "os", "memory"),
     "channel": ("base", "os", "lockfree", "memory"),
+    "transport": ("base", "os", "memory"),
     "measure": ("base", "os", "lockfree", "memory", "channel"),
     "torture": ("base", "os", "lockfree", "memory", "channel"),
 }

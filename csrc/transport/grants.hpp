@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/frame.hpp"
+
+namespace flowtrain::transport {
+
+/// Two processes that have admitted each other. It has at most one link in each direction; after a
+/// link has ended, a new one needs a new session.
+struct Session {
+  std::uint64_t id;  ///< Not 0.
+  Ticket ticket;
+};
+
+/// Right to write once into memory of another process.
+struct Grant {
+  std::uint64_t session;
+  std::uint32_t slot;
+  std::uint32_t generation;
+  std::uint32_t region;
+  std::uint64_t offset;
+  std::uint64_t bytes;  ///< Maximum.
+};
+
+/// Bytes that have arrived in memory of this process.
+struct Placement {
+  Grant grant;
+  std::uint64_t bytes;
+  Header header;
+};
+
+/// Regions, sessions and grants of the process that owns the memory. Every transport asks it before
+/// it writes, and tells it when all bytes have arrived: nothing that a peer sends is used
+/// unchecked.
+///
+/// Memory:   max_grants slots, allocated at the start; sessions and regions by their number.
+/// Threads:  one.
+/// Progress: never waits. A slot is reused with the next generation, so that a grant that was used
+///           or revoked stays refused.
+/// Ordering: none.
+/// Errors:   BadArgument for mistakes of this process; those of a peer are a Reason.
+class GrantTable {
+ public:
+  explicit GrantTable(std::uint32_t max_grants);
+
+  /// @returns Number of the region.
+  std::uint32_t add_region(std::byte* data, std::uint64_t bytes);
+  void admit(const Session& session);
+  /// Ends a session and all its grants. Its link must not write any more.
+  void dismiss(std::uint64_t session) noexcept;
+
+  /// Nothing if all slots are in use.
+  std::optional<Grant> grant(std::uint64_t session, std::uint32_t region, std::uint64_t offset,
+                             std::uint64_t bytes);
+  /// Ends a grant. False if it was used already, or if its bytes are arriving: then only the end of
+  /// the session ends it.
+  bool revoke(const Grant& grant) noexcept;
+
+  /// Opens the link of a session, once. Compares the ticket in constant time.
+  Reason open(std::uint64_t session, const Header& ticket) noexcept;
+  /// Destination of a payload, or why it is refused.
+  struct Begun {
+    Reason reason;
+    std::byte* data;
+  };
+  Begun begin(const Frame& place) noexcept;
+  /// All bytes of a payload that has begun are in place: its grant is used up.
+  Placement finish(const Frame& place) noexcept;
+
+  std::uint32_t grants_in_use() const;
+
+ private:
+  enum class State : std::uint8_t { kFree, kGranted, kReceiving };
+  struct Slot {
+    Grant grant{};
+    State state = State::kFree;
+    bool was_used = false;  // How the previous generation ended.
+  };
+  struct Region {
+    std::byte* data;
+    std::uint64_t bytes;
+  };
+  struct Admitted {
+    Ticket ticket;
+    bool is_open;
+  };
+  void end(Slot& slot, bool used) noexcept;
+
+  std::vector<Slot> slots_;
+  std::vector<std::uint32_t> free_;
+  std::vector<Region> regions_;
+  std::unordered_map<std::uint64_t, Admitted> sessions_;
+};
+
+}  // namespace flowtrain::transport

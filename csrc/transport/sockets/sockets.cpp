@@ -1,0 +1,147 @@
+#include "transport/sockets/sockets.hpp"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "transport/sockets/endpoint.hpp"
+#include "transport/sockets/incoming.hpp"
+#include "transport/sockets/outgoing.hpp"
+
+namespace flowtrain::transport {
+namespace {
+
+/// Time for a peer to open a session, or to close after it was refused.
+constexpr std::int64_t kPatienceNs = 2'000'000'000;
+constexpr std::size_t kMaxStrangers = 64;
+
+class Sockets final : public Transport {
+ public:
+  Sockets(const std::string& host, Receiver& receiver, std::uint32_t max_grants)
+      : Transport(receiver, max_grants),
+        epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+        timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)),
+        listening_(listen_on(host)),
+        address_(local_address(listening_.get())) {
+    if (!epoll_ || !timer_) throw_errno("transport sockets: cannot make an epoll set");
+    watch(listening_);
+    watch(timer_);
+  }
+
+  void dismiss(std::uint64_t session) override {
+    for (const auto& connection : incoming_) {
+      if (connection->session() == session) connection->close(true);
+    }
+    grants_.dismiss(session);
+  }
+
+  std::string address() const override { return address_; }
+
+  std::shared_ptr<Link> connect(const std::string& address, const Session& session) override {
+    auto link = std::make_shared<Outgoing>(epoll_.get(), address, session, receiver_);
+    outgoing_.push_back(link);
+    return link;
+  }
+
+  int progress_fd() const override { return epoll_.get(); }
+
+  bool progress() override {
+    std::array<epoll_event, 64> ready;
+    const int count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
+    for (int i = 0; i < count; ++i) {
+      const epoll_event& event = ready[static_cast<std::size_t>(i)];
+      if (event.data.ptr == &listening_) {
+        accept();
+      } else if (event.data.ptr == &timer_) {
+        std::uint64_t expirations;
+        static_cast<void>(::read(timer_.get(), &expirations, sizeof(expirations)));
+      } else if (auto* const connection = static_cast<Connection*>(event.data.ptr);
+                 connection->is_open()) {  // No earlier event of this call has closed it.
+        connection->on_ready(event.events);
+      }
+    }
+    sweep();
+    return count > 0;
+  }
+
+  std::string explain() const override {
+    std::string found = "sockets (TCP) at " + address_;
+    for (const auto& link : outgoing_) {
+      if (!link->error().empty()) continue;
+      found += "\n  to " + link->peer() + ": " + std::to_string(link->pending()) + " pending";
+      const std::int64_t stalled_ms = link->stalled_ns() / 1'000'000;
+      if (stalled_ms >= 1000) {
+        found += ", and the peer has taken nothing for " + std::to_string(stalled_ms / 1000) + " s";
+      }
+    }
+    for (const auto& connection : incoming_) {
+      if (connection->is_open() && connection->session() != 0) {
+        found += "\n  from " + connection->peer();
+      }
+    }
+    return found;
+  }
+
+ private:
+  void watch(const os::Fd& fd) {
+    epoll_event event{EPOLLIN, {.ptr = const_cast<os::Fd*>(&fd)}};
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) != 0) {
+      throw_errno("transport sockets: cannot wait for connections");
+    }
+  }
+
+  void accept() {
+    os::Fd socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    // Of too many strangers the last are dropped, so that they cannot use up all descriptors.
+    if (!socket || strangers() >= kMaxStrangers) return;
+    incoming_.push_back(
+        std::make_unique<Incoming>(epoll_.get(), std::move(socket), grants_, receiver_));
+  }
+
+  std::size_t strangers() const {
+    return static_cast<std::size_t>(std::ranges::count_if(
+        incoming_, [](const auto& each) { return each->is_stranger() && each->is_open(); }));
+  }
+
+  /// Drops what is closed, closes what is overdue, and sets the timer for the rest.
+  void sweep() {
+    bool waits = false;
+    for (const auto& connection : incoming_) {
+      if (connection->is_overdue(kPatienceNs)) connection->close();
+      waits = waits || connection->is_overdue(-1);
+    }
+    for (const auto& link : outgoing_) {
+      if (link.use_count() == 1) link->abort();  // Its last user has dropped it.
+    }
+    std::erase_if(incoming_, [](const auto& each) { return !each->is_open(); });
+    std::erase_if(outgoing_, [](const auto& each) { return !each->is_open(); });
+    if (std::exchange(timer_runs_, waits) == waits) return;
+    const timespec every{waits ? 1 : 0, 0};
+    const itimerspec set{every, every};
+    ::timerfd_settime(timer_.get(), 0, &set, nullptr);
+  }
+
+  os::Fd epoll_;
+  os::Fd timer_;
+  os::Fd listening_;
+  std::string address_;
+  bool timer_runs_ = false;
+  std::vector<std::unique_ptr<Incoming>> incoming_;
+  std::vector<std::shared_ptr<Outgoing>> outgoing_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> open_sockets(const std::string& host, Receiver& receiver,
+                                        std::uint32_t max_grants) {
+  return std::make_unique<Sockets>(host, receiver, max_grants);
+}
+
+}  // namespace flowtrain::transport
