@@ -1,0 +1,184 @@
+"""Admission of a process of another host to a job, by a token that both have."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import secrets
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from flowtrain_core import FlowTrainError
+
+TIMEOUT_S = 5.0
+MAX_BYTES = 1 << 16
+_NONCE_BYTES = 32
+# Of these, the two sides must have the same.
+_SAME = ("version", "job", "incarnation", "tower", "processor")
+
+
+class HostError(FlowTrainError, ConnectionError):
+    """A peer on another host was refused, or no longer answers; the message names it and why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """What a process tells of itself before it takes part."""
+
+    host: str
+    """Name for messages."""
+    version: str
+    """Of FlowTrain."""
+    job: str
+    """Name of the run."""
+    incarnation: str
+    """Number of the attempt to run it."""
+    tower: str
+    """Digest of the encoder's weights and configuration."""
+    processor: str
+    """Digest of what makes images of files."""
+    payload: str
+    """Address of the transport."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Session:
+    """Secrets that two processes share. Nobody else can derive them without the token."""
+
+    peer: Identity
+    send_key: bytes
+    receive_key: bytes
+    payload_id: int
+    """Number of the payload session, not 0."""
+    payload_ticket: bytes
+    """Opens the payload link once; 32 bytes."""
+
+
+def _mac(key: bytes, purpose: str, *parts: bytes) -> bytes:
+    """HMAC-SHA256 of parts, each with its length, so that no two lists of parts are the same."""
+    code = hmac.new(key, purpose.encode() + b"\0", hashlib.sha256)
+    for part in parts:
+        code.update(len(part).to_bytes(8, "little") + part)
+    return code.digest()
+
+
+async def _receive(reader: asyncio.StreamReader) -> bytes:
+    size = int.from_bytes(await reader.readexactly(4), "little")
+    if size > MAX_BYTES:
+        raise HostError(f"a message of {size} bytes; at most {MAX_BYTES}")
+    return await reader.readexactly(size)
+
+
+def _send(writer: asyncio.StreamWriter, body: bytes) -> None:
+    writer.write(len(body).to_bytes(4, "little") + body)
+
+
+def _parse(body: bytes) -> Identity:
+    try:
+        given: dict[str, Any] = json.loads(body)
+        found = Identity(**given)
+    except (ValueError, TypeError) as error:
+        raise HostError("its identity cannot be read; it may have another version") from error
+    if not all(isinstance(getattr(found, each.name), str) for each in fields(found)):
+        raise HostError("its identity has a field that is not text")
+    return found
+
+
+def _check_same(ours: Identity, theirs: Identity) -> None:
+    for name in _SAME:
+        here, there = getattr(ours, name), getattr(theirs, name)
+        if here != there:
+            raise HostError(f"its {name} is {there!r}, and here it is {here!r}")
+
+
+def _session(token: bytes, talk: tuple[bytes, ...], peer: Identity, joins: bool) -> Session:
+    secret = _mac(token, "session", *talk)
+    of_joiner, of_host = _mac(secret, "from joiner"), _mac(secret, "from host")
+    number = int.from_bytes(_mac(secret, "payload number")[:8], "little")
+    return Session(
+        peer=peer,
+        send_key=of_joiner if joins else of_host,
+        receive_key=of_host if joins else of_joiner,
+        payload_id=number or 1,
+        payload_ticket=_mac(secret, "payload ticket"),
+    )
+
+
+async def admit(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: bytes, own: Identity
+) -> Session:
+    """Admit a peer that has connected to this process.
+
+    Both nonces are drawn for this connection and go into every proof, so a recorded handshake is
+    worth nothing on another connection.
+
+    Raises:
+        HostError: The peer has no token, or another version, job, tower or processor. A peer with
+            the token is told why, others nothing.
+    """
+    path = f"{writer.get_extra_info('peername')} -> {writer.get_extra_info('sockname')}"
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            theirs = await _receive(reader)
+            ours = secrets.token_bytes(_NONCE_BYTES)
+            _send(writer, ours)
+            facts = await _receive(reader)
+            proof = await _receive(reader)
+        expected = _mac(token, "join", theirs, ours, facts)
+        if len(theirs) != _NONCE_BYTES or not hmac.compare_digest(proof, expected):
+            raise HostError("its proof is not of this job's token and this connection")
+        why, peer = "", None
+        try:
+            peer = _parse(facts)
+            _check_same(own, peer)
+        except HostError as error:
+            why = str(error)
+        answer = json.dumps({"refused": why, "own": asdict(own)}).encode()
+        _send(writer, answer)
+        _send(writer, _mac(token, "answer", theirs, ours, facts, answer))
+        await writer.drain()
+        if peer is None or why:
+            raise HostError(why)
+    except (HostError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+        writer.close()
+        cause = str(error) or type(error).__name__
+        raise HostError(f"host {own.host}: refused a peer ({path}): {cause}") from error
+    return _session(token, (theirs, ours, facts, answer), peer, joins=False)
+
+
+async def join(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: bytes, own: Identity
+) -> Session:
+    """Join the job of a process that this one has connected to.
+
+    Raises:
+        HostError: The peer refuses, or does not prove that it has the token.
+    """
+    path = f"{writer.get_extra_info('sockname')} -> {writer.get_extra_info('peername')}"
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            ours = secrets.token_bytes(_NONCE_BYTES)
+            _send(writer, ours)
+            theirs = await _receive(reader)
+            facts = json.dumps(asdict(own)).encode()
+            _send(writer, facts)
+            _send(writer, _mac(token, "join", ours, theirs, facts))
+            try:
+                answer = await _receive(reader)
+                proof = await _receive(reader)
+            except asyncio.IncompleteReadError as error:
+                raise HostError("it closed the connection; is the token the same?") from error
+        if not hmac.compare_digest(proof, _mac(token, "answer", ours, theirs, facts, answer)):
+            raise HostError("its proof is not of this job's token and this connection")
+        given = json.loads(answer)
+        if given["refused"]:
+            raise HostError(f"it refused this process: {given['refused']}")
+        peer = _parse(json.dumps(given["own"]).encode())
+        _check_same(own, peer)
+    except (HostError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+        writer.close()
+        cause = str(error) or type(error).__name__
+        raise HostError(f"host {own.host}: cannot join ({path}): {cause}") from error
+    return _session(token, (ours, theirs, facts, answer), peer, joins=True)

@@ -1,0 +1,219 @@
+"""Admission and liveness over loopback, with peers that break the rules, are stopped and killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytest
+
+from flowtrain.hosts import Control, HostError, Identity, admit, join
+from flowtrain.hosts.handshake import Session
+
+OWN = Identity(
+    host="a", version="1", job="j", incarnation="1", tower="t", processor="p", payload="x:1"
+)
+THEIRS = replace(OWN, host="b", payload="y:2")
+T = TypeVar("T")
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+TOKEN = b"token"
+_writers: list[asyncio.StreamWriter] = []
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run, then close all connections of this process."""
+
+    async def whole() -> T:
+        try:
+            return await work
+        finally:
+            while _writers:
+                writer = _writers.pop()
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+
+    return asyncio.run(whole())
+
+
+async def listen() -> tuple[asyncio.Server, asyncio.Queue[Streams]]:
+    streams: asyncio.Queue[Streams] = asyncio.Queue()
+
+    def accepted(*pair: Any) -> None:
+        _writers.append(pair[1])
+        streams.put_nowait(pair)
+
+    return await asyncio.start_server(accepted, "127.0.0.1", 0), streams
+
+
+async def connected() -> tuple[Streams, Streams]:
+    """Both ends of a connection."""
+    server, streams = await listen()
+    there = await asyncio.open_connection(*server.sockets[0].getsockname())
+    _writers.append(there[1])
+    here = await streams.get()
+    server.close()
+    return here, there
+
+
+async def handshake(
+    token: bytes = TOKEN, changed: dict[str, Any] | None = None
+) -> tuple[Any, Any, Streams, Streams]:
+    """What admit and join return or raise, then the streams of both sides."""
+    here, there = await connected()
+    ends = await asyncio.gather(
+        admit(*here, TOKEN, OWN),
+        join(*there, token, replace(THEIRS, **(changed or {}))),
+        return_exceptions=True,
+    )
+    return ends[0], ends[1], here, there
+
+
+def test_both_sides_derive_the_same_secrets_once() -> None:
+    host, joiner, *_ = run(handshake())
+    assert isinstance(host, Session) and (host.peer, joiner.peer) == (THEIRS, OWN)
+    assert (host.send_key, host.receive_key) == (joiner.receive_key, joiner.send_key)
+    assert host.send_key != host.receive_key
+    assert (host.payload_id, host.payload_ticket) == (joiner.payload_id, joiner.payload_ticket)
+    again = run(handshake())[0]
+    assert host.payload_ticket != again.payload_ticket and host.send_key != again.send_key
+
+
+def test_a_wrong_token_is_refused_and_told_nothing() -> None:
+    host, joiner, *_ = run(handshake(token=b"other"))
+    assert isinstance(host, HostError) and "token" in str(host)
+    assert isinstance(joiner, HostError) and "is the token the same?" in str(joiner)
+
+
+@pytest.mark.parametrize("name", ["version", "job", "incarnation", "tower", "processor"])
+def test_another_identity_is_refused_with_both_values(name: str) -> None:
+    host, joiner, *_ = run(handshake(changed={name: "other"}))
+    said = f"its {name} is 'other', and here it is '{getattr(OWN, name)}'"
+    assert isinstance(host, HostError) and said in str(host)
+    assert isinstance(joiner, HostError) and said in str(joiner) and "127.0.0.1" in str(joiner)
+
+
+class Recorder(asyncio.StreamReader):
+    """Keeps a copy of all that arrives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all = b""
+
+    def feed_data(self, data: Any) -> None:
+        self.all += bytes(data)
+        super().feed_data(data)
+
+
+async def replayed() -> Any:
+    recorder, nothing = Recorder(), _Sink()
+
+    async def pass_on(reader: asyncio.StreamReader, into: asyncio.StreamReader) -> None:
+        while data := await reader.read(1 << 16):
+            into.feed_data(data)
+
+    here, there = await connected()
+    passing = asyncio.create_task(pass_on(here[0], recorder))
+    await asyncio.gather(admit(recorder, here[1], TOKEN, OWN), join(*there, TOKEN, THEIRS))
+    passing.cancel()
+    second = asyncio.StreamReader()
+    second.feed_data(recorder.all)
+    return await admit(second, nothing, TOKEN, OWN)  # type: ignore[arg-type]
+
+
+class _Sink:
+    """A writer of which nothing is needed."""
+
+    def get_extra_info(self, _: str) -> str:
+        return "nowhere"
+
+    def write(self, data: bytes) -> None: ...
+    async def drain(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def test_a_replayed_handshake_is_refused() -> None:
+    with pytest.raises(HostError, match="proof is not of"):
+        run(replayed())
+
+
+async def controls(received: list[Any]) -> tuple[Control, Control, list[Any]]:
+    host, joiner, here, there = await handshake()
+    a = Control(*here, host, on_message=received.append, on_stall=received.append)
+    b = Control(*there, joiner, on_message=received.append, on_stall=received.append)
+    return a, b, [here, there]
+
+
+async def ended(*, tamper: bool) -> list[Any]:
+    """What a control receives of a message, and how it ends if a copy of it comes, too."""
+    received: list[Any] = []
+    a, b, (_, there) = await controls(received)
+    copies: list[bytes] = []
+    write = there[1].write
+
+    def copied(data: Any) -> None:
+        copies.append(bytes(data))
+        write(data)
+
+    there[1].write = copied
+    b.send({"grant": 1})
+    write(copies[0]) if tamper else there[1].close()
+    with pytest.raises(HostError) as error:
+        async with asyncio.timeout(30):
+            await a.run()
+    return [*received, str(error.value)]
+
+
+def test_a_repeated_message_ends_the_session() -> None:
+    message, end = run(ended(tamper=True))
+    assert message == {"grant": 1} and "host b" in end and "not in order" in end
+
+
+def test_a_closed_connection_names_peer_and_path() -> None:
+    message, end = run(ended(tamper=False))
+    assert message == {"grant": 1} and "host b" in end and "127.0.0.1" in end and "ended" in end
+
+
+def peer(port: int) -> None:
+    async def joined() -> None:
+        streams = await asyncio.open_connection("127.0.0.1", port)
+        session = await join(*streams, TOKEN, THEIRS)
+        await Control(*streams, session, on_message=print, on_stall=lambda _: None).run()
+
+    run(joined())
+
+
+async def stopped_then_killed() -> tuple[list[bool], str]:
+    server, streams = await listen()
+    port = server.sockets[0].getsockname()[1]
+    process = multiprocessing.get_context("spawn").Process(target=peer, args=(port,), daemon=True)
+    process.start()
+    stalls: asyncio.Queue[bool] = asyncio.Queue()
+    told: list[bool] = []
+    try:
+        async with asyncio.timeout(60):
+            here = await streams.get()
+            session = await admit(*here, TOKEN, OWN)
+            control = Control(*here, session, on_message=print, on_stall=stalls.put_nowait)
+            running = asyncio.create_task(control.run())
+            for number in (signal.SIGSTOP, signal.SIGCONT):
+                os.kill(process.pid or 0, number)
+                told.append(await stalls.get())
+            process.kill()
+            with pytest.raises(HostError) as error:
+                await running
+    finally:
+        process.kill()
+        server.close()
+    return told, str(error.value)
+
+
+def test_a_stopped_peer_is_a_stall_and_a_killed_one_is_lost() -> None:
+    told, end = run(stopped_then_killed())
+    assert told == [True, False] and "host b" in end and "is lost" in end
