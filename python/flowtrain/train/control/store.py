@@ -105,7 +105,7 @@ class JobStore:
             StoreTimeout: The key was not written in time.
             JobFailed: This object polls, and the job has failed, before or meanwhile.
         """
-        return json.loads(self.get_text(key, writer=writer, timeout_s=timeout_s))
+        return _parsed(key, self.get_text(key, writer=writer, timeout_s=timeout_s))
 
     def get_text(self, key: str, *, writer: str, timeout_s: float = UNLIMITED_S) -> bytes:
         """As `get`, but returns the JSON text."""
@@ -147,14 +147,18 @@ class JobStore:
     def read(self, keys: Sequence[str]) -> list[Any]:
         """Current values of keys; None for a key without a value."""
         if self._keys.check(list(keys)):
-            return [json.loads(value) for value in self._keys.multi_get(list(keys))]
-        return [json.loads(self._keys.get(key)) if self.has(key) else None for key in keys]
+            values = self._keys.multi_get(list(keys))
+            return [_parsed(key, value) for key, value in zip(keys, values, strict=True)]
+        return [_parsed(key, self._keys.get(key)) if self.has(key) else None for key in keys]
 
     def delete(self, key: str) -> None:
         self._keys.delete_key(key)
 
     def peek(self, key: str) -> str | None:
         """Current value of a key, or None without waiting for one."""
+        # A comparison with a key without a value would end the waits of others for that key.
+        if not self.has(key):
+            return None
         found = self._keys.compare_set(key, _NO_VALUE, _NO_VALUE).decode()
         return None if found == _NO_VALUE else found
 
@@ -210,3 +214,10 @@ class JobStore:
             if self._keys.check(list(keys)):
                 return
             time.sleep(min(_POLL_SHARE * (time.monotonic() - start), _LONGEST_POLL_S))
+
+
+def _parsed(key: str, text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise RuntimeError(f"the job's store has no JSON for {key}, but {text[:80]!r}") from error

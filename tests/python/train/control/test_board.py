@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -54,6 +55,19 @@ def test_each_item_is_taken_by_one_claimant(connect: Callable[[], JobStore]) -> 
     with ThreadPoolExecutor(4) as threads:
         taken = list(threads.map(take, range(1, 5)))
     assert Counter(item for own in taken for item in own) == Counter(range(60))
+
+
+def test_a_look_for_a_plan_does_not_end_the_waits_of_readers(
+    connect: Callable[[], JobStore],
+) -> None:
+    key, store, reader = plan_key(0), connect(), connect()
+    with ThreadPoolExecutor(1) as thread:
+        wait = thread.submit(reader.get_text, key, writer="the planner")
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            assert store.peek(key) is None
+        store.put_text(key, plan_of(0).to_json())
+        assert StepPlan.from_json(wait.result()).step == 0
 
 
 def test_a_late_twin_is_refused_and_a_record_that_is_lost_is_made_again(
