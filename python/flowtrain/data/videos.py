@@ -197,7 +197,8 @@ def _is_hidden(packet: Any, stream: Any) -> bool:
 
 def _upright(frame: Any) -> NDArray[np.uint8]:
     """A frame in RGB as its display matrix turns it, shape [height, width, 3]."""
-    pixels: NDArray[np.uint8] = frame.to_ndarray(format="rgb24")
+    # Threads would be joined when the frame is freed, which hangs in a process forked meanwhile.
+    pixels: NDArray[np.uint8] = frame.to_ndarray(format="rgb24", threads=1)
     is_turned, flips_rows, flips_columns = _orientation(frame)
     if is_turned:
         pixels = pixels.transpose(1, 0, 2)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -160,6 +162,18 @@ def test_a_video_with_a_display_matrix_is_read_upright(
     np.testing.assert_array_equal(
         values, family_for(model).video_processor().resize(np.ascontiguousarray(upright), grid)
     )
+
+
+def test_frames_that_were_read_leave_no_threads(tmp_path: Path) -> None:
+    path = write_clip(tmp_path / "a.mp4", frames=4)
+    stack(path, range(4))
+    before = len(os.listdir("/proc/self/task"))
+    gc.disable()  # Frames are freed by the collector, in a fork maybe, whose threads are not there.
+    try:
+        stack(path, range(4))
+        assert len(os.listdir("/proc/self/task")) == before
+    finally:
+        gc.enable()
 
 
 def test_a_video_that_is_turned_by_another_angle_is_refused(model: Path, tmp_path: Path) -> None:
@@ -434,10 +448,9 @@ from pathlib import Path
 
 import torch
 
-folder, fits = sys.argv[1], sys.argv[4] == "fits"
-if not fits:
+if sys.argv[1] != "fits":
     # Its compiled operators need another torch. Images and videos do not call them.
-    sys.path.insert(0, sys.argv[4])
+    sys.path.insert(0, sys.argv[1])
     operators = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -446,35 +459,42 @@ from transformers import AutoVideoProcessor
 
 from flowtrain.models.registry import family_for
 
-processor = AutoVideoProcessor.from_pretrained(folder)
-assert "torchvision" in sys.modules
-frames = torch.from_numpy(np.load(sys.argv[2]))
-out = processor(videos=[frames], do_sample_frames=False, return_tensors="pt")
-np.save(sys.argv[3], out["pixel_values_videos"].numpy())
+for folder in map(Path, sys.argv[2:]):
+    processor = AutoVideoProcessor.from_pretrained(folder)
+    assert "torchvision" in sys.modules
+    frames = torch.from_numpy(np.load(folder / "frames.npy"))
+    out = processor(videos=[frames], do_sample_frames=False, return_tensors="pt")
+    np.save(folder / "out.npy", out["pixel_values_videos"].numpy())
 
-# It compares its two steps with the processor of transformers, here that with torchvision.
-images = family_for(Path(folder)).image_processor()
-assert images._processor.backend == "torchvision"
+    # It compares its two steps with the processor of transformers, here that with torchvision.
+    images = family_for(folder).image_processor()
+    assert images._processor.backend == "torchvision"
 """
 
 
-@pytest.mark.parametrize("family", FAMILIES_WITH_VIDEO)
-def test_pixels_equal_those_of_torchvision(family: str, tmp_path: Path) -> None:
-    from flowtrain.models.registry import family_for
-    from flowtrain.models.videos import VideoHead
-
+@pytest.fixture(scope="module")
+def by_torchvision(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each family: a model, frames, and the pixels that torchvision makes of them."""
     fits = importlib.util.find_spec("torchvision") is not None
     if not fits and not TORCHVISION.is_dir():
         pytest.skip(f"no torchvision, and none in {TORCHVISION}; `make setup` puts it there")
-    write_tiny_model(tmp_path / "model", SMALLEST, family=family)
-    processor = family_for(tmp_path / "model").video_processor()
+    made = tmp_path_factory.mktemp("by_torchvision")
     frames = np.random.default_rng(0).integers(0, 256, (4, 45, 70, 3), dtype=np.uint8)
-    np.save(tmp_path / "frames.npy", frames)
-    arguments = [tmp_path / "model", tmp_path / "frames.npy", tmp_path / "out.npy"]
-    where = "fits" if fits else str(TORCHVISION)
-    subprocess.run([sys.executable, "-c", _REFERENCE, *map(str, arguments), where], check=True)
+    for family in FAMILIES_WITH_VIDEO:
+        write_tiny_model(made / family, SMALLEST, family=family)
+        np.save(made / family / "frames.npy", frames)
+    arguments = ["fits" if fits else TORCHVISION, *(made / name for name in FAMILIES_WITH_VIDEO)]
+    subprocess.run([sys.executable, "-c", _REFERENCE, *map(str, arguments)], check=True)
+    return made
+
+
+@pytest.mark.parametrize("family", FAMILIES_WITH_VIDEO)
+def test_pixels_equal_those_of_torchvision(family: str, by_torchvision: Path) -> None:
+    folder = by_torchvision / family
+    frames = np.load(folder / "frames.npy")
+    processor = family_for(folder).video_processor()
     plan = processor.plan(VideoHead(num_frames=4, fps=2.0, height=45, width=70))
     assert plan.frames == tuple(range(4))
     values = torch.from_numpy(processor.resize(frames, plan.grid))
     ours = processor.normalize(values, torch.float32).numpy()
-    np.testing.assert_array_equal(ours, np.load(tmp_path / "out.npy").reshape(ours.shape))
+    np.testing.assert_array_equal(ours, np.load(folder / "out.npy").reshape(ours.shape))
