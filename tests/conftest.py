@@ -1,6 +1,7 @@
 """A limit of time for every test, and data that several folders use.
 
-A test that hangs ends the run and shows the stack of every thread.
+A test that hangs ends the run and shows the stack of every thread. What it has forked ends later:
+it holds the pipes of the run, which would not end before.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from pathlib import Path
 import pytest
 
 DEFAULT_LIMIT_S = 120.0
+# A forked process may serve all tests of a file, each with a limit of its own.
+FORK_LIMITS = 10
 
+_limit_s = DEFAULT_LIMIT_S
 _stderr_fd = pytest.StashKey[int]()
 
 
@@ -30,14 +34,18 @@ def pytest_configure(config: pytest.Config) -> None:
     ):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, default)
+    os.register_at_fork(
+        after_in_child=lambda: signal.setitimer(signal.ITIMER_REAL, FORK_LIMITS * _limit_s)
+    )
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Give each test, with its fixtures, 120 s or the seconds of its `limit` marker."""
+    global _limit_s
     marker = item.get_closest_marker("limit")
-    limit_s = float(marker.args[0]) if marker else DEFAULT_LIMIT_S
-    faulthandler.dump_traceback_later(limit_s, exit=True, file=item.config.stash[_stderr_fd])
+    _limit_s = float(marker.args[0]) if marker else DEFAULT_LIMIT_S
+    faulthandler.dump_traceback_later(_limit_s, exit=True, file=item.config.stash[_stderr_fd])
     try:
         return (yield)
     finally:

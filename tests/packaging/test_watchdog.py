@@ -11,10 +11,11 @@ import pytest
 CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
 
 HANGS = """
-import time, pytest
+import os, time, pytest
 
 @pytest.mark.limit(0.2)
 def test_hangs():
+    os.fork()  # The child has the pipes of the run.
     time.sleep(60)
 """
 
