@@ -193,6 +193,16 @@ class Flow:
         self.gathered |= self.unreported - self.lost - self.bad
         self.unreported = set()
 
+    def report_poisoned(self) -> None:
+        """Reports if a free slab was poisoned, as it is not leased before that is known."""
+        if self.unreported and any(
+            self.page.written(slab, (cell.generation - 1) % 2**32) == "poisoned"
+            for slab, cell in enumerate(self.cells)
+            if cell.state == "free"
+        ):
+            self.answers()
+            self.report()
+
     def kill(self, side: Side) -> None:
         """Kills a process, recovers what it held, and starts another one."""
         side.process.kill()  # And waits: its streams write nothing any more.

@@ -25,6 +25,7 @@ def hand_over(flow: Flow, items: int) -> None:
     """Hands over items, or as many as it takes until a bad one is seen."""
     while flow.items < items and not flow.bad:
         if not flow.lease():
+            flow.report_poisoned()
             time.sleep(0.0002)  # The host waits only here: the streams run behind it.
         flow.answers()
         flow.take()
