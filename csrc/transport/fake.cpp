@@ -23,7 +23,7 @@ namespace {
 
 class FakeLink;
 
-/// What two hosts know of a link.
+/// State of a link between two hosts.
 struct Wire {
   FakeTransport* from;  // Both live until the wire is closed.
   FakeTransport* to;

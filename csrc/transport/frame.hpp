@@ -32,7 +32,7 @@ const char* text(Reason reason) noexcept;
 
 enum class FrameKind : std::uint8_t { kHello = 1, kPlace, kMessage, kAck, kRefused };
 
-/// What goes over the wire before the bytes of a payload. A new layout has a new magic.
+/// Header of each message on the wire, before the bytes of a payload. A new layout has a new magic.
 struct Frame {
   static constexpr std::uint32_t kMagic = 0x31505446;  // "FTP1"
 

@@ -18,8 +18,8 @@ struct Refusal {
   Reason reason;
 };
 
-/// What happens at a transport. Called by Transport::progress, never by other calls. May call the
-/// transport and its links, except for progress and the destructor.
+/// Callbacks of a transport, for the program that owns the memory. Called by Transport::progress
+/// alone. They may call the transport and its links, except for progress and the destructor.
 class Receiver {
  public:
   virtual ~Receiver() = default;

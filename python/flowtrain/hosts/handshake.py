@@ -25,7 +25,7 @@ class HostError(FlowTrainError, ConnectionError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """What a process tells of itself before it takes part."""
+    """Identity of a process, sent to its peer in the handshake."""
 
     host: str
     """Name for messages."""

@@ -25,7 +25,7 @@ struct Allocation {
 };
 std::map<CUdeviceptr, Allocation> allocations;  ///< Under mutex.
 
-/// What CUipcMemHandle holds: where the process that made the memory has its memfd.
+/// Contents of a CUipcMemHandle: the process that made the memory, and its memfd there.
 struct Handle {
   pid_t pid;
   int fd;

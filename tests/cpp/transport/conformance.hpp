@@ -4,7 +4,7 @@
 
 #include "transport/host.hpp"
 
-/// What every transport must do with peers that keep the rules; refusals.hpp has those that do not.
+/// Tests that every transport passes, with peers that keep the rules; others are in refusals.hpp.
 namespace flowtrain::transport::conformance {
 
 inline void payloads_arrive_whole_and_nowhere_else(const Subject& s) {

@@ -4,7 +4,7 @@
 
 #include "transport/host.hpp"
 
-/// What every transport must refuse, from peers that send frames of their own making.
+/// Wrong frames and strangers, which every transport must refuse.
 namespace flowtrain::transport::conformance {
 
 inline constexpr std::uint64_t kGranted = 1000;

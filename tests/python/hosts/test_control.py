@@ -65,7 +65,7 @@ async def connected() -> tuple[Streams, Streams]:
 async def handshake(
     token: bytes = TOKEN, changed: dict[str, Any] | None = None
 ) -> tuple[Any, Any, Streams, Streams]:
-    """What admit and join return or raise, then the streams of both sides."""
+    """Results or errors of admit and join, and the streams of both sides."""
     here, there = await connected()
     ends = await asyncio.gather(
         admit(*here, TOKEN, OWN),
@@ -151,7 +151,7 @@ async def controls(received: list[Any]) -> tuple[Control, Control, list[Any]]:
 
 
 async def ended(*, tamper: bool) -> list[Any]:
-    """What a control receives of a message, and how it ends if a copy of it comes, too."""
+    """Messages that a control connection receives, and its error after a replayed one."""
     received: list[Any] = []
     a, b, (_, there) = await controls(received)
     copies: list[bytes] = []

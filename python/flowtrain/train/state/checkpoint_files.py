@@ -17,7 +17,7 @@ _NAME = re.compile(r"step-(\d{8})")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointMeta:
-    """What a resumed run needs besides the tensors; the contents of `mark.json`."""
+    """Contents of `mark.json`: the state of a run beside the tensors, for a resume."""
 
     step: int
     """Last step that the checkpoint contains."""
