@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -182,29 +181,40 @@ def shared_by_handle() -> Rows:
     return _shared("ipc")
 
 
-def page_latency() -> Rows:
-    """Time from the call that enqueues a publication until a host of another process sees it."""
-    rows = []
-    for how in ("publish_on", "written by the host"):
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            cuda.StreamPage(1, device=DEVICE) as page,
-        ):
-            page.serve(f"{folder}/page.sock")
-            stream = torch.cuda.Stream()
-            with peer(gpu_peers.spin, f"{folder}/page.sock", ROUNDS) as pipe:
-                hear(pipe)
-                begun = []
-                for generation in range(ROUNDS):
-                    begun.append(time.perf_counter_ns())
-                    if how == "publish_on":
-                        page.publish_on(stream.cuda_stream, 0, generation, lane=1)
-                    else:
-                        page.finish_write(0, generation)
-                    gpu_peers.wait_until(page.may_write, 0, generation + 1)
-                seen = hear(pipe)
-        ages = [(there - here) / 1e3 for there, here in zip(seen, begun, strict=True)]
-        rows.append({"how": how, **spread(ages)})
+def latency_between_streams() -> Rows:
+    """Time from the end of a stream's work to the start of work that waits for its item.
+
+    In one process by timestamps of the device; to another process by the host's clock, from the
+    call that publishes until the host sees that its stream has passed, on idle streams.
+    """
+    name, ages = pool_name("streams"), []
+    classes = [(4096, 2)]
+    with Pool.create(name, classes=classes, rings=("here", "there", "back")) as pool:
+        segment = pool.add_segment(classes=classes, tier="device", device=DEVICE)
+        producer, consumer = Producer(pool, "here", segment=segment), Consumer(pool, "here")
+        writing, reading = torch.cuda.Stream(), torch.cuda.Stream()
+        for _ in range(ROUNDS):
+            written, begun = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            lease = producer.lease((4096,), "uint8", timeout_s=gpu_peers.TIMEOUT_S)
+            with torch.cuda.stream(writing):
+                torch.cuda._sleep(500_000)  # The wait is enqueued meanwhile.
+                written.record()
+            lease.publish(0, writing.cuda_stream)
+            item = consumer.get(timeout_s=gpu_peers.TIMEOUT_S)
+            item.wait(reading.cuda_stream)
+            begun.record(reading)
+            item.release()
+            torch.cuda.synchronize()
+            ages.append(written.elapsed_time(begun) * 1e3)
+        rows = [{"between": "streams of one process", **spread(ages)}]
+        with peer(gpu_peers.take_on_stream, name, ROUNDS) as pipe:
+            hear(pipe)
+            producer, consumer = Producer(pool, "there", segment=segment), Consumer(pool, "back")
+            for _ in range(ROUNDS):
+                lease = producer.lease((4096,), "uint8", timeout_s=gpu_peers.TIMEOUT_S)
+                lease.publish(time.perf_counter_ns(), writing.cuda_stream)
+                consumer.get(timeout_s=gpu_peers.TIMEOUT_S).release()
+            rows.append({"between": "processes", **spread(hear(pipe))})
     return rows
 
 
@@ -245,7 +255,7 @@ FACTS = (
     device_copies,
     shared_by_descriptor,
     shared_by_handle,
-    page_latency,
+    latency_between_streams,
     publish_from_device,
 )
 

@@ -11,9 +11,12 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
-from flowtrain_core import Consumer, Pool, Producer, cuda
+from flowtrain_core import Consumer, Pool, Producer
 
 TIMEOUT_S = 60.0
+SLAB = 4 << 20
+# Numbers of the segments of a pool that has memory of both kinds.
+HOST_SEGMENT, DEVICE_SEGMENT = 1, 2
 
 
 @contextmanager
@@ -111,32 +114,23 @@ def answer(pipe: Connection, name: str) -> None:
     pipe.send({"import_and_map_ms": took_ms, "close_ms": closed_ms, "wrong_bytes_there": wrong})
 
 
-def spin(pipe: Connection, path: str, rounds: int) -> None:
-    """Poll for each generation of a slab, record the time, and release it."""
-    page = cuda.StreamPage.receive(path, 1)
+def take_on_stream(pipe: Connection, name: str, rounds: int) -> None:
+    """Have a stream wait for each item; its key is its start time. Sends the ages in us."""
+    import torch
+
+    pool = Pool.open(name, timeout_s=TIMEOUT_S)
+    consumer, producer = Consumer(pool, "there"), Producer(pool, "back", segment=HOST_SEGMENT)
+    stream = torch.cuda.Stream()
     pipe.send("ready")
-    seen = []
-    for generation in range(rounds):
-        wait_until(_is_written, page, generation)
-        seen.append(time.perf_counter_ns())
-        page.finish_read(0, generation)
-    pipe.send(seen)
-
-
-def _is_written(page: cuda.StreamPage, generation: int) -> bool:
-    return page.written(0, generation) == "reached"
-
-
-def wait_until(condition: Callable[..., bool], *arguments: Any) -> None:
-    """Poll `condition(*arguments)` without pauses.
-
-    Raises:
-        TimeoutError: The condition did not hold in time.
-    """
-    end = time.monotonic() + TIMEOUT_S
-    while not condition(*arguments):
-        if time.monotonic() > end:
-            raise TimeoutError(f"the other process did nothing for {TIMEOUT_S} s")
+    ages = []
+    for _ in range(rounds):
+        item = consumer.get(timeout_s=TIMEOUT_S)
+        item.wait(stream.cuda_stream)
+        item.release()
+        stream.synchronize()
+        ages.append((time.perf_counter_ns() - item.key) / 1e3)
+        producer.lease((1,), "uint8").publish(0)
+    pipe.send(ages)
 
 
 def consume(pipe: Connection, name: str, rounds: int) -> None:
@@ -152,15 +146,19 @@ def consume(pipe: Connection, name: str, rounds: int) -> None:
     pipe.send(ages)
 
 
-def publish_late(pipe: Connection, path: str, seconds: float) -> None:
-    """Enqueue a delay, then a publication; then finish it, or die."""
+def publish_late(pipe: Connection, name: str, seconds: float) -> None:
+    """Enqueue a delay, a pattern and its publication; then finish, or die."""
     import torch
 
-    page = cuda.StreamPage.receive(path, 1, device=0)
+    pool = Pool.open(name, timeout_s=TIMEOUT_S)
     stream = torch.cuda.Stream()
+    lease = Producer(pool, segment=DEVICE_SEGMENT).lease((SLAB,), "uint8", timeout_s=TIMEOUT_S)
+    data = pattern(SLAB, 3)
+    torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(int(seconds * 2e9))  # Cycles of about 2 GHz.
-        page.publish_on(stream.cuda_stream, 0, 0, lane=1)
+        torch.from_dlpack(lease).copy_(data)
+    lease.publish(7)
     pipe.send("submitted")
     if pipe.recv() == "die":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -137,7 +137,8 @@ class Pool:
             rings: Names of the rings. None can be added later.
             max_cells: Maximum slabs over all segments, of which one by bytes can have a quarter. By
                 default 4,096 more than the classes have, or four times the pages of bytes, from
-                4,096 to 65,536. Each takes 144 bytes of /dev/shm, and 8 for every further ring.
+                4,096 to 65,536. Each takes 144 bytes of /dev/shm, 64 more in memory of
+                a device, and 8 for every further ring.
             max_lanes: Maximum pool handles, producers and consumers at a time.
             label: Name of this process in messages, at most 47 bytes.
             prefault: Touch every page of the segment now.
@@ -274,6 +275,9 @@ class Pool:
 class Lease:
     """A slab being written, by `numpy.asarray(lease)` or `torch.from_dlpack(lease)`.
 
+    In memory of a device, streams write it: see `publish`. A stream is an integer, torch's
+    `stream.cuda_stream` or CuPy's `stream.ptr`; -1 is the host.
+
     Publish it once, after its views are deleted: the slab is then the reader's. `abort` or garbage
     collection frees it unpublished. Views of views count; only `torch.frombuffer(lease)` does not
     say that it keeps one, so write through `torch.from_dlpack(lease)`.
@@ -289,10 +293,19 @@ class Lease:
     def address(self) -> int:
         """Global address: generation (16 bits), segment (8), offset (40)."""
 
-    def publish(self, key: int) -> None:
-        """Publishes the slab to the ring's consumers, with 0 <= key < 2**128.
+    def publish(self, key: int, stream: int | None = None) -> None:
+        """Publishes the slab to the ring's consumers.
+
+        In memory of a device it does not wait for the stream: the item is complete once all work
+        that the stream has been given so far is done, and a stream of the consumer waits for that.
+
+        Args:
+            key: Of the item, 0 <= key < 2**128.
+            stream: That writes the slab, or -1 if all writes are complete. By default the one that
+                was current when torch took the last view. Memory of the host has none.
 
         Raises:
+            ValueError: A stream for memory of the host.
             PoolClosed: It was already published or aborted, or its pool handle is closed.
             ViewsAlive: Tensors, arrays or memoryviews over it are alive, or another thread is in
                 `write`.
@@ -327,8 +340,11 @@ class Lease:
             PoolClosed: As of publish.
         """
 
-    def abort(self) -> None:
+    def abort(self, stream: int | None = None) -> None:
         """Frees the slab without publishing it.
+
+        Args:
+            stream: As of publish. The slab is leased again once its work is done.
 
         Raises:
             ViewsAlive: As of publish. A lease that is dropped instead is freed once its views are
@@ -362,6 +378,11 @@ class Item:
     increased. To drop an item that no consumer can process, release it.
 
     Torch has no read-only tensors: a write to one changes the item for its next reader.
+
+    In memory of a device, a stream reads it: `torch.from_dlpack(item)` makes the current stream
+    wait until the data is written, and `release` has the slab reused once that stream has done what
+    it was given until then. The host waits for nothing. If the producer dies before its stream has
+    written the data, the wait ends nevertheless: `confirm` tells.
     """
 
     @property
@@ -382,10 +403,39 @@ class Item:
     def producer(self) -> str:
         """Label of the process that published the item."""
 
-    def release(self) -> None:
-        """Frees the slab: the item is consumed.
+    def wait(self, stream: int) -> None:
+        """Makes later work of a stream wait until the data is written; returns at once.
+
+        `torch.from_dlpack(item)` does this for the current stream. In memory of the host there is
+        nothing to wait for.
 
         Raises:
+            MemoryUnreachable: Streams of the device cannot wait for words.
+        """
+
+    def confirm(self) -> None:
+        """Checks that the data was there when the stream that waited for it went on.
+
+        Call it once the stream has passed, as after `stream.synchronize()`, before the result is
+        used; also after `release`. If the producer had died, its slab is reused only after this
+        call, or the end of this consumer. Memory of the host needs no check.
+
+        Raises:
+            StaleAddress: The producer died before its stream had written the data.
+            ValueError: The stream has not passed yet.
+        """
+
+    def release(self, stream: int | None = None) -> None:
+        """Frees the slab: the item is consumed.
+
+        Args:
+            stream: In memory of a device, the one whose work so far reads the slab, or -1 if all
+                reads are complete. By default the one that waited last. Memory of the host has
+                none.
+
+        Raises:
+            StaleAddress: No stream waited, and the data is not written yet.
+            ValueError: A stream for memory of the host.
             ViewsAlive: Tensors, arrays or memoryviews over it are alive.
             PoolClosed: It was already released or given back, or this is a forked child.
             PoolCorrupt: Another process changed the state of its slab; it is not freed.
@@ -422,6 +472,9 @@ class Item:
         copy: bool | None = None,
     ) -> Any:
         """A read-only capsule of DLPack 1.0.
+
+        In memory of a device, `stream` waits until the data is written, unless it is -1; None is
+        CUDA's legacy default stream.
 
         Raises:
             ViewRefused: max_version is below (1, 0), which has no read-only flag.
@@ -486,11 +539,18 @@ class Producer:
             ValueError: The item can never fit, or the dtype or shape is invalid.
         """
 
-    def publish_many(self, leases: Sequence[Lease], keys: Sequence[int]) -> None:
+    def publish_many(
+        self, leases: Sequence[Lease], keys: Sequence[int], stream: int | None = None
+    ) -> None:
         """Publishes leases of this producer in the given order; all of them or, on an error, none.
 
         Adjacent slabs, as of most successive leases, go through the ring in one operation, which
         makes a batch cheap.
+
+        Args:
+            leases: All different.
+            keys: One of each lease, 0 <= key < 2**128.
+            stream: As of `Lease.publish`, for all of them.
 
         Raises:
             PoolClosed: A lease was already published or aborted.
@@ -730,85 +790,6 @@ class CudaHostRegistration:
 
     @property
     def device_address(self) -> int: ...
-    @property
-    def closed(self) -> bool: ...
-    def close(self) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *args: object) -> None: ...
-
-class CudaStreamPage:
-    """Two words for each slab, by which streams of several processes hand over slabs.
-
-    A slab's generation is written by its producer's stream (`publish_on`), awaited (`wait_written`)
-    and read by its consumer's (`release_on`), and only then may the next one be written. The host
-    never waits. Generations are 32 bits and wrap; a step out of order is StaleAddress.
-    """
-
-    def __init__(self, slabs: int, *, device: int | None = None) -> None:
-        """Makes a page whose generations start at 0. Without a device, only hosts can use it."""
-
-    @staticmethod
-    def receive(path: str, slabs: int, *, device: int | None = None) -> CudaStreamPage:
-        """Maps the page that another process of this user serves."""
-
-    def serve(self, path: str) -> None: ...
-    def publish_on(self, stream: int, slab: int, generation: int, *, lane: int) -> None:
-        """Enqueues that the generation is written, after all earlier work of the stream.
-
-        Raises:
-            StaleAddress: The generation was written, or the one before was not read.
-        """
-
-    def wait_written(self, stream: int, slab: int, generation: int) -> None:
-        """Makes later work of the stream wait until the generation is written, or poisoned.
-
-        Raises:
-            StaleAddress: No write of the generation was submitted.
-        """
-
-    def release_on(self, stream: int, slab: int, generation: int, *, lane: int) -> None:
-        """Enqueues that the generation is read, after all earlier work of the stream.
-
-        Raises:
-            StaleAddress: The generation was released, or the one before was not read.
-        """
-
-    def written(self, slab: int, generation: int) -> str:
-        """Whether a generation is written: pending, reached, poisoned or stale."""
-
-    def read(self, slab: int, generation: int) -> str:
-        """Whether a generation is read: pending, reached, poisoned or stale."""
-
-    def may_write(self, slab: int, generation: int) -> bool:
-        """Whether the slab may be overwritten by a generation: the one before was read."""
-
-    def confirm(self, slab: int, generation: int) -> bool:
-        """Whether the data was there when the consumer's stream passed its wait.
-
-        Call it after that, for each item. False if its producer died before: what was gathered is
-        not the data. A poisoned slab is not reused before.
-        """
-
-    def finish_write(self, slab: int, generation: int) -> bool:
-        """Writes a generation from the host; False if it is not its turn."""
-
-    def finish_read(self, slab: int, generation: int) -> bool:
-        """Ends a generation from the host; False while a stream has yet to do so."""
-
-    @property
-    def address(self) -> int:
-        """Address of the page on the device: 64 bytes a slab, `written` first, then `read`."""
-
-    def reset(self, slab: int, next: int) -> None:
-        """Prepares a slab, which no other process uses, for a next generation."""
-
-    def settle(self, lane: int) -> bool:
-        """Poisons what a lane's streams have not done, once the lane's process has ended.
-
-        Returns:
-            False if a stream of another lane comes first; then repeat the call.
-        """
-
     @property
     def closed(self) -> bool: ...
     def close(self) -> None: ...

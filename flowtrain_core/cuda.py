@@ -1,4 +1,4 @@
-"""CUDA devices: capabilities, copies, and hand-over by streams.
+"""CUDA devices: capabilities, copies, and registered memory.
 
 Importing this module neither opens the driver nor touches a device. A stream is passed as an
 integer, torch's `stream.cuda_stream` or CuPy's `stream.ptr`; 0 is the default stream.
@@ -18,7 +18,6 @@ from flowtrain_core import _C
 if TYPE_CHECKING:
     from flowtrain_core._C import CudaDevice as Device
     from flowtrain_core._C import CudaHostRegistration as HostRegistration
-    from flowtrain_core._C import CudaStreamPage as StreamPage
     from flowtrain_core._C import (
         cuda_copy_on_device as copy_on_device,
     )
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 _IN_EXTENSION = {
     "Device": "CudaDevice",
     "HostRegistration": "CudaHostRegistration",
-    "StreamPage": "CudaStreamPage",
     "copy_on_device": "cuda_copy_on_device",
     "copy_to_device": "cuda_copy_to_device",
     "copy_to_host": "cuda_copy_to_host",
@@ -63,7 +61,6 @@ _IN_OPS = {
 __all__ = [
     "Device",
     "HostRegistration",
-    "StreamPage",
     "available",
     "copy_on_device",
     "copy_to_device",

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "channel/layout/descriptor.hpp"
@@ -42,13 +43,31 @@ class Item {
   bool open() const { return open_; }
   const Pool& pool() const;
   Views& views() { return views_; }
+  /// Makes later work of a stream wait until the data is written. In memory of the host it is.
+  ///
+  /// Errors: as memory::StreamSteps.
+  void wait(memory::StreamHandle stream);
+  /// As wait, and names the default stream of release; kByHost only does the latter.
+  void use_on(memory::StreamHandle stream);
   /// Frees the slab: the item is consumed.
-  void release();
+  ///
+  /// @param stream  Of the device, whose earlier work reads the slab; kByHost if that is complete.
+  ///                By default that of the last wait or use_on, or else the host. Memory of the
+  ///                host takes none.
+  /// Errors: also StaleAddress if no stream waited, and the data is not written yet.
+  void release(std::optional<memory::StreamHandle> stream = {});
+  /// Checks, once the stream that waited has passed, that the data had been written. Also after
+  /// release.
+  ///
+  /// Errors: StaleAddress if its producer died before that; BadArgument before the stream passed.
+  void confirm() const;
   /// Puts the item back into its ring, for any consumer, as one more attempt. Only without views.
   void give_back() noexcept;
 
  private:
   bool holds_cell() const noexcept;
+  void finish_read(std::optional<memory::StreamHandle> stream);
+  std::string text() const;
 
   std::shared_ptr<Consumer> consumer_;
   std::uint32_t cell_;
@@ -60,6 +79,7 @@ class Item {
   SlabView slab_;
   Views views_;
   bool open_ = true;
+  std::optional<memory::StreamHandle> stream_;  ///< That waited last.
 };
 
 }  // namespace flowtrain::channel

@@ -5,16 +5,25 @@
 
 namespace flowtrain::channel {
 
+using memory::StreamHandle;
+
+Lease::Lease(std::shared_ptr<Producer> producer, const LeasedCell& leased, const Layout& layout,
+             SlabView view)
+    : producer_(std::move(producer)), leased_(leased), layout_(layout), slab_(std::move(view)) {
+  if (slab_.streams) generation_ = pool().control().streams().begin(leased_.cell);
+}
+
 const Pool& Lease::pool() const { return producer_->pool(); }
 
 memory::Address Lease::address() const {
   return producer_->pool().control().cell(leased_.cell).slab;
 }
 
-void Lease::publish(const Key& key) {
+void Lease::publish(const Key& key, std::optional<StreamHandle> stream) {
   pool().check_not_forked();  // A thread that held the producer's mutex may not exist here.
   check_unused("lease", "publish");
-  const Producer::Publication publication{leased_, layout_, key};
+  if (slab_.streams || stream) finish_write(stream);
+  const Producer::Publication publication{leased_, layout_, key, generation_};
   producer_->publish({&publication, 1});
   open_ = false;
 }
@@ -46,9 +55,44 @@ void Lease::check_not_written(std::string_view what, const char* before) const {
   views_.check_none(what, before);
 }
 
-void Lease::abort() {
+void Lease::finish_write(std::optional<StreamHandle> stream) {
+  if (!slab_.streams) {
+    throw BadArgument("publish: stream=" + std::to_string(static_cast<std::int64_t>(*stream)) +
+                      ": the slab is in memory of the host, which no stream orders; publish it " +
+                      "without a stream, once all writes are complete");
+  }
+  if (written_) {
+    throw PoolClosed("publish: an earlier publish of this lease failed after its write was " +
+                     std::string("enqueued; abort it, and lease another slab"));
+  }
+  const StreamHandle on = stream.value_or(stream_.value_or(memory::kByHost));
+  Pool& pool = producer_->pool();
+  if (on != memory::kByHost) {
+    pool.segments()
+        .steps_for(*slab_.memory)
+        .publish_on(on, leased_.cell, generation_, producer_->lane());
+  } else if (!pool.control().streams().finish_write(leased_.cell, generation_)) {
+    throw PoolCorrupt("publish: the stream words of cell " + std::to_string(leased_.cell) +
+                      " were changed; the control file was damaged: make the pool anew");
+  }
+  written_ = true;
+  stream_ = on;
+}
+
+void Lease::skip_to_read(std::optional<StreamHandle> stream) {
+  const StreamHandle on = stream.value_or(stream_.value_or(memory::kByHost));
+  if (written_ || on == memory::kByHost) return;
+  producer_->pool()
+      .segments()
+      .steps_for(*slab_.memory)
+      .release_on(on, leased_.cell, generation_, producer_->lane());
+}
+
+void Lease::abort(std::optional<StreamHandle> stream) {
   if (!open_) return;
   check_not_written("lease", "abort");
+  if (slab_.streams) skip_to_read(stream);
+  stream_.reset();
   release();
 }
 
@@ -56,7 +100,13 @@ void Lease::release() noexcept {
   if (!open_) return;
   open_ = false;
   // In a forked child the cell is still the parent's.
-  if (!producer_->pool().forked()) producer_->abort(leased_, layout_.bytes);
+  if (producer_->pool().forked()) return;
+  try {
+    if (slab_.streams) skip_to_read({});
+  } catch (const std::exception&) {
+    return;  // The device is in use, nobody knows for how long: the slab stays this lane's.
+  }
+  producer_->abort(leased_, layout_.bytes);
 }
 
 }  // namespace flowtrain::channel

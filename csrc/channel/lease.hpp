@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -51,8 +52,7 @@ struct LeasedCell {
 class Lease {
  public:
   Lease(std::shared_ptr<Producer> producer, const LeasedCell& leased, const Layout& layout,
-        SlabView view)
-      : producer_(std::move(producer)), leased_(leased), layout_(layout), slab_(std::move(view)) {}
+        SlabView view);
   ~Lease() { release(); }
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
@@ -65,9 +65,16 @@ class Lease {
   /// Gives the item another layout, of at most as many bytes: the first ones of the slab. Where
   /// slabs are made on demand, the rest is free for others at once.
   void shrink(const Layout& layout);
-  void publish(const Key& key);
+  /// @param stream  Of the device, which has the work that writes the slab; kByHost if all writes
+  ///                are complete. By default the stream of use_on, or else the host. Memory of the
+  ///                host takes none.
+  void publish(const Key& key, std::optional<memory::StreamHandle> stream = {});
   /// Releases the slab without publishing it. Does nothing after publish.
-  void abort();
+  ///
+  /// @param stream  As of publish.
+  void abort(std::optional<memory::StreamHandle> stream = {});
+  /// Names the default stream of publish and abort.
+  void use_on(memory::StreamHandle stream) { stream_ = stream; }
   bool open() const { return open_; }
   const Pool& pool() const;
   Views& views() { return views_; }
@@ -94,6 +101,10 @@ class Lease {
   void check_unused(std::string_view what, const char* before) const;
   void check_not_written(std::string_view what, const char* before) const;
   void release() noexcept;
+  /// Writes `written`, or enqueues that, before the descriptor is pushed.
+  void finish_write(std::optional<memory::StreamHandle> stream);
+  /// Enqueues that the slab is free once the stream's work is done.
+  void skip_to_read(std::optional<memory::StreamHandle> stream);
 
   std::shared_ptr<Producer> producer_;
   LeasedCell leased_;
@@ -102,6 +113,9 @@ class Lease {
   std::atomic<int> writers_{0};
   Views views_;
   bool open_ = true;
+  bool written_ = false;          ///< Whether `written` is written, or a write of it enqueued.
+  std::uint32_t generation_ = 0;  ///< Of the slab's stream words.
+  std::optional<memory::StreamHandle> stream_;
 };
 
 }  // namespace flowtrain::channel

@@ -14,6 +14,7 @@
 #include "channel/layout/names.hpp"
 #include "channel/liveness/monitor.hpp"
 #include "channel/liveness/registry.hpp"
+#include "channel/liveness/stream_work.hpp"
 #include "channel/pool_names.hpp"
 #include "channel/segments/handover.hpp"
 #include "os/byte_lock.hpp"
@@ -55,7 +56,7 @@ LaneHold::~LaneHold() {
     const std::lock_guard lock(pool_->publishers_mutex_);
     pool_->publishers_.erase(publishing_);
   }
-  pool_->lanes().leave(lane_);
+  pool_->leave(lane_);
 }
 Lane& LaneHold::operator*() const { return pool_->control().lane(lane_); }
 
@@ -193,15 +194,58 @@ Pool::~Pool() {
   unregister_pool(this);
 }
 
+void Pool::leave(std::uint16_t lane) {
+  const StreamWork streams(control_, lane);
+  if (!streams.pending()) {
+    streams.settle();  // What its consumer did not confirm.
+    return lanes_->leave(lane);
+  }
+  const std::lock_guard lock(leaving_mutex_);
+  leaving_.insert(lane);
+}
+
+void Pool::leave_idle() {
+  const std::lock_guard lock(leaving_mutex_);
+  std::erase_if(leaving_, [this](std::uint16_t lane) {
+    const StreamWork streams(control_, lane);
+    if (streams.pending()) return false;
+    streams.settle();
+    lanes_->leave(lane);
+    return true;
+  });
+}
+
+bool Pool::streams_pending() const {
+  for (std::uint32_t i = 0; i < lanes_->size(); ++i) {
+    const auto lane = static_cast<std::uint16_t>(i);
+    if (lanes_->holds(i) && StreamWork(control_, lane).pending()) return true;
+  }
+  return false;
+}
+
 void Pool::close(const Interrupted& interrupted) {
   if (forked() || closed_.exchange(true, std::memory_order_relaxed)) return;
   end_publishing();
   std::string loss;
   if (joined_) {
+    const Deadline deadline = Deadline::in(kHandoverS);
+    bool busy = streams_pending();
+    while (busy && !deadline.passed() && !(interrupted && interrupted())) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      busy = streams_pending();
+    }
+    if (!forked()) leave_idle();
     loss = hand_over(interrupted);
+    if (busy) {
+      control_.keep_mapped();
+      loss += (loss.empty() ? "" : "; ") + std::string("pool '") + name_ +
+              "': this handle is closed now, but streams of this process had not written or read " +
+              "all of their slabs within " + std::to_string(deadline.waited_s()) +
+              " s; synchronize them before close";
+    }
     check_not_forked();  // `interrupted` may run a program's code.
     monitor_.reset();
-    segments_->close();
+    segments_->close(busy);
     segments_->drain_all(lane_);
     lanes_->leave(lane_);
   }

@@ -92,6 +92,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   const std::string& label() const { return label_; }
   std::uint16_t lane() const { return lane_; }
   const Control& control() const { return control_; }
+  /// Ends the lanes that were left while their streams had work, once they have none.
+  void leave_idle();
   Lanes& lanes() { return *lanes_; }
   Segments& segments() { return *segments_; }
 
@@ -121,7 +123,12 @@ class Pool : public std::enable_shared_from_this<Pool> {
   /// process does this, too, see os::remove_pools_on_signals. Existing items and leases stay
   /// readable. An item is published before this wait begins, or not at all.
   ///
-  /// Errors: PoolTimeout, after the handle is closed, if items may be lost with it.
+  /// Before that it waits until the streams of this process have done what was enqueued for slabs
+  /// in memory of devices.
+  ///
+  /// Errors: PoolTimeout, after the handle is closed, if items may be lost with it, or if streams
+  ///         are not done within kHandoverS: what they use then stays mapped until the process
+  ///         ends.
   void close(const Interrupted& interrupted = {});
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
   /// Throws PoolClosed after close, and in a forked child.
@@ -135,6 +142,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
  private:
   friend class LaneHold;
 
+  /// Ends a lane of this handle, or leaves that to a later call if its streams have work.
+  void leave(std::uint16_t lane);
+  bool streams_pending() const;
   Pool(const PoolOptions& options, os::Fd folder, os::Fd file, Control control);
   static std::shared_ptr<Pool> create_unfilled(const PoolOptions& options,
                                                const std::optional<SegmentOptions>& first,
@@ -163,6 +173,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::unique_ptr<Monitor> monitor_;
   std::mutex publishers_mutex_;
   std::set<std::mutex*> publishers_;  // Under publishers_mutex_; of the producers of this handle.
+  std::mutex leaving_mutex_;
+  std::set<std::uint16_t> leaving_;  // Under leaving_mutex_.
   std::mutex dead_mutex_;
   std::condition_variable dead_changed_;
   std::unique_ptr<std::deque<LaneInfo>> dead_ = std::make_unique<std::deque<LaneInfo>>();

@@ -12,6 +12,7 @@ namespace flowtrain::channel {
 namespace {
 
 constexpr double kAnswerPollS = 0.005;           // Between polls for the answer of an owner.
+constexpr double kStreamPollS = 0.0005;          // Between polls for the words of streams.
 constexpr std::int64_t kMapRetryNs = 1'000'000;  // Between attempts to map a free slab.
 
 }  // namespace
@@ -79,11 +80,13 @@ std::shared_ptr<Lease> Producer::lease(const Layout& layout, const Deadline& dea
   }
   Missing missing = Missing::kSlab;
   for (bool late = false; !late; late = deadline.passed()) {
-    const bool awaited = segments.has_unmapped() && !segments.refresh();
+    const bool streams = leases_from_devices();
+    const bool awaited = (segments.has_unmapped() && !segments.refresh()) || streams;
     std::optional<LeasedCell> leased;
     bool failed = false, stop = false;
     const bool ready = pool_->control().header().space.wait(
-        awaited ? deadline.within(kAnswerPollS) : deadline, spin_, [&]() noexcept {
+        awaited ? deadline.within(streams ? kStreamPollS : kAnswerPollS) : deadline, spin_,
+        [&]() noexcept {
           const Attempt attempt = try_lease_cell(layout.bytes, &deadline);
           leased = attempt.leased;
           missing = attempt.missing;
@@ -202,7 +205,7 @@ bool Producer::is_mine(const LeasedCell& leased) const noexcept {
 }
 
 void Producer::publish_many(std::span<const std::shared_ptr<Lease>> leases,
-                            std::span<const Key> keys) {
+                            std::span<const Key> keys, std::optional<memory::StreamHandle> stream) {
   pool_->check_open();
   if (leases.size() != keys.size()) {
     throw BadArgument("publish_many: " + std::to_string(leases.size()) + " leases and " +
@@ -220,9 +223,12 @@ void Producer::publish_many(std::span<const std::shared_ptr<Lease>> leases,
         throw BadArgument(which() + " is of another producer; publish it there");
       }
       lease->check_unused(which(), "publish");
-      publications.push_back({lease->leased_, lease->layout_, keys[i]});
+      publications.push_back({lease->leased_, lease->layout_, keys[i], lease->generation_});
       // Also rejects a lease that is given twice.
       lease->open_ = false;
+    }
+    for (const auto& lease : leases) {
+      if (lease->slab_.streams || stream) lease->finish_write(stream);
     }
     publish(publications);
   } catch (...) {
@@ -269,20 +275,20 @@ void Producer::publish(std::span<const Publication> publications) {
     }
   }
   control.ring_header(ring_).filled.notify();
-  for (const auto& [leased, layout, key] : publications) {
+  for (const auto& [leased, layout, key, generation] : publications) {
     recorder_.published(leased.time_ns, leased.cell, key.low, layout.bytes);
   }
 }
 
 void Producer::describe(const Publication& publication, std::uint64_t sequence) noexcept {
-  const auto& [leased, layout, key] = publication;
+  const auto& [leased, layout, key, generation] = publication;
   Cell& cell = pool_->control().cell(leased.cell);
   cell.descriptor = {
       cell.slab,       layout.bytes,
       key.low,         key.high,
       sequence,        {layout.shape[0], layout.shape[1], layout.shape[2], layout.shape[3]},
       lane_->number(), layout.dtype,
-      layout.ndim,     0};
+      layout.ndim,     generation};
   cell.ring = ring_;
   cell.published_ns = recorder_.publishing(leased.time_ns, layout.bytes);
 }
@@ -290,6 +296,15 @@ void Producer::describe(const Publication& publication, std::uint64_t sequence) 
 /// Whether a segment, by its index, is one of the tiers.
 bool Producer::leases_from(std::uint32_t segment) const noexcept {
   return tiers_.empty() || std::find(tiers_.begin(), tiers_.end(), segment + 1) != tiers_.end();
+}
+
+/// Whether a lease may wait for a stream of a device, which wakes nobody.
+bool Producer::leases_from_devices() const noexcept {
+  const Control& control = pool_->control();
+  for (std::uint32_t i = 0; i < control.num_segments(); ++i) {
+    if (leases_from(i) && control.segment(i).kind != memory::Kind::kMemfd) return true;
+  }
+  return false;
 }
 
 /// Bytes of the largest slab that this producer can lease, now or once memory that is being made is

@@ -73,7 +73,10 @@ class Producer : public std::enable_shared_from_this<Producer> {
                                const Interrupted& interrupted = {});
   /// Publishes leases in the given order; all of them, or none if one cannot be published. Leases
   /// of consecutive cells, as cells leased together mostly are, take one compare-and-swap together.
-  void publish_many(std::span<const std::shared_ptr<Lease>> leases, std::span<const Key> keys);
+  ///
+  /// @param stream  As of Lease::publish.
+  void publish_many(std::span<const std::shared_ptr<Lease>> leases, std::span<const Key> keys,
+                    std::optional<memory::StreamHandle> stream = {});
   /// Waits until no item of this producer is in flight: readers have released all that it has
   /// published. Returns false only if `interrupted` ended the wait.
   bool drain(const Deadline& deadline, const Interrupted& interrupted = {});
@@ -95,6 +98,7 @@ class Producer : public std::enable_shared_from_this<Producer> {
     LeasedCell leased;
     Layout layout;
     Key key;
+    std::uint32_t generation;  ///< Of the slab's stream words.
   };
 
   /// The resource that a lease waits for.
@@ -123,6 +127,7 @@ class Producer : public std::enable_shared_from_this<Producer> {
   bool closed() const;
   void check_open() const;
   bool leases_from(std::uint32_t segment) const noexcept;
+  bool leases_from_devices() const noexcept;
   std::uint64_t largest_slab() const noexcept;
   void check_size(std::uint64_t bytes) const;
   std::string shortage(std::uint64_t bytes, Missing missing) const;

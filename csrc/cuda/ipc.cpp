@@ -7,6 +7,7 @@
 #include "cuda/context.hpp"
 #include "cuda/device.hpp"
 #include "cuda/driver.hpp"
+#include "cuda/stream_order.hpp"
 
 namespace flowtrain::cuda {
 namespace {
@@ -142,6 +143,12 @@ class IpcResource final : public memory::Resource {
     }
     if (found->bytes(what) < bytes) return nullptr;
     return memory_of(std::move(found), device, facts.ordinal, bytes);
+  }
+
+  std::shared_ptr<const memory::StreamSteps> steps(const memory::StreamPage& page,
+                                                   const DeviceId& device,
+                                                   const std::string& what) const override {
+    return std::make_shared<const StreamOrder>(page, facts_of(device).ordinal, what);
   }
 
   std::string why_not(const DeviceId& device) const override { return why_not_shared(device); }

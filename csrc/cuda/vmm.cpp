@@ -6,6 +6,7 @@
 #include "cuda/context.hpp"
 #include "cuda/device.hpp"
 #include "cuda/driver.hpp"
+#include "cuda/stream_order.hpp"
 
 namespace flowtrain::cuda {
 namespace {
@@ -160,6 +161,12 @@ class VmmResource final : public memory::Resource {
     auto imported = std::make_unique<Vmm>(facts.ordinal, sizes, name);
     imported->import(std::move(fd));
     return memory_of(std::move(imported), device, facts.ordinal, bytes);
+  }
+
+  std::shared_ptr<const memory::StreamSteps> steps(const memory::StreamPage& page,
+                                                   const DeviceId& device,
+                                                   const std::string& what) const override {
+    return std::make_shared<const StreamOrder>(page, facts_of(device).ordinal, what);
   }
 
   std::string why_not(const DeviceId& device) const override {

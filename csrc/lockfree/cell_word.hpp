@@ -70,13 +70,17 @@ constexpr CellWord freed(CellWord word) {
 // may write the word: the cell's owner, the consumer that removed the cell from a ring, or the
 // reaper of a dead owner.
 
-/// Leases a free cell to `lane`; false if the cell is not free, or another lane was faster.
-inline bool try_lease(AtomicCell& cell, std::uint16_t lane) noexcept {
-  CellWord seen = cell.load(std::memory_order_relaxed);
+/// Leases a free cell to `lane` if its word is still the one `seen`; false if the cell is not free,
+/// or another lane was faster.
+inline bool try_lease(AtomicCell& cell, std::uint16_t lane, CellWord seen) noexcept {
   // Sequentially consistent: see channel/cells/segment_lease.hpp.
   return state_of(seen) == CellState::kFree &&
          cell.compare_exchange_strong(seen, moved(seen, CellState::kLeased, lane),
                                       std::memory_order_seq_cst);  // sync: cell.word
+}
+
+inline bool try_lease(AtomicCell& cell, std::uint16_t lane) noexcept {
+  return try_lease(cell, lane, cell.load(std::memory_order_relaxed));
 }
 
 namespace detail {

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "memory/place.hpp"
+#include "memory/stream_page.hpp"
+#include "memory/stream_steps.hpp"
 #include "os/exported.hpp"
 #include "os/made_here.hpp"
 
@@ -112,6 +114,14 @@ class Resource {
                                          std::uint64_t bytes, const std::string& name) const = 0;
   /// Why this process cannot use a device's memory, and what to do; empty if it can.
   virtual std::string why_not(const DeviceId& device) const = 0;
+  /// Enqueues the steps of a page on streams of the device; null for memory without streams, in
+  /// which hosts write and read.
+  ///
+  /// @param what  Names the page in errors.
+  virtual std::shared_ptr<const StreamSteps> steps(const StreamPage&, const DeviceId&,
+                                                   const std::string&) const {
+    return nullptr;
+  }
 };
 
 }  // namespace flowtrain::memory

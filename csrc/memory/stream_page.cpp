@@ -44,6 +44,12 @@ bool is_current(const SlabWords& words, std::uint32_t generation) {
   return has_reached(read, generation - 1) && !has_reached(read, generation);
 }
 
+/// Whether the write of `read` was begun, and did not happen yet.
+bool awaits_read(const SlabWords& words) {
+  const std::uint64_t reader = words.reader.load(std::memory_order_relaxed);
+  return !has_reached(read_of(words), generation_of_word(reader));
+}
+
 /// Lets a poisoned slab be reused. Nothing else writes the word at this time. The poison stays: the
 /// item may be delivered again.
 void confirm_poison(SlabWords& words, std::uint32_t generation) {
@@ -65,6 +71,41 @@ void StreamPage::reset(std::uint32_t slab, std::uint32_t next) const noexcept {
 bool StreamPage::may_write(std::uint32_t slab, std::uint32_t generation) const noexcept {
   const SlabWords& words = words_[slab];
   return is_current(words, generation) && (written_of(words) & (kPoison | kConfirmed)) != kPoison;
+}
+
+std::uint32_t StreamPage::next(std::uint32_t slab) const noexcept {
+  return generation_of_word(read_of(words_[slab])) + 1;
+}
+
+bool StreamPage::is_free(std::uint32_t slab) const noexcept {
+  const SlabWords& words = words_[slab];
+  const std::uint32_t generation = next(slab);
+  if (is_of(words.reader.load(std::memory_order_relaxed), generation)) return false;
+  if (has_reached(written_of(words), generation)) return true;
+  return !is_of(writer_of(words), generation) && may_write(slab, generation);
+}
+
+std::uint32_t StreamPage::begin(std::uint32_t slab) const noexcept {
+  const std::uint32_t generation = next(slab);
+  if (!has_reached(written_of(words_[slab]), generation)) return generation;
+  finish_read(slab, generation);
+  return generation + 1;
+}
+
+bool StreamPage::has_work(std::uint32_t lane) const noexcept {
+  for (std::uint32_t slab = 0; slab < slabs_; ++slab) {
+    const SlabWords& words = words_[slab];
+    const std::uint64_t writer = writer_of(words);
+    const std::uint32_t writing = generation_of_word(writer);
+    if (is_by(writer, lane) && awaits_write(words, writing) &&
+        !has_reached(read_of(words), writing)) {
+      return true;
+    }
+    if (is_by(words.reader.load(std::memory_order_relaxed), lane) && awaits_read(words)) {
+      return true;
+    }
+  }
+  return false;
 }
 
 Progress StreamPage::written(std::uint32_t slab, std::uint32_t generation) const noexcept {
@@ -101,6 +142,15 @@ bool StreamPage::begin_read(std::uint32_t slab, std::uint32_t generation,
   if (is_of(words.reader.load(std::memory_order_relaxed), generation)) return false;
   words.reader.store(record(generation, lane), std::memory_order_relaxed);
   return true;
+}
+
+void StreamPage::cancel_write(std::uint32_t slab, std::uint32_t generation) const noexcept {
+  words_[slab].writer.store(record(generation - 1, kNoLane),
+                            std::memory_order_release);  // sync: stream.writer
+}
+
+void StreamPage::cancel_read(std::uint32_t slab, std::uint32_t generation) const noexcept {
+  words_[slab].reader.store(record(generation - 1, kNoLane), std::memory_order_relaxed);
 }
 
 bool StreamPage::confirm(std::uint32_t slab, std::uint32_t generation) const noexcept {

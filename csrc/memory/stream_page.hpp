@@ -41,9 +41,10 @@ struct alignas(kCacheLine) SlabWords {
 static_assert(sizeof(SlabWords) == kCacheLine);
 
 /// Two words for each slab, by which the streams of several processes hand over slabs without a
-/// host in between. A generation of a slab, which is that of its cell, takes these steps:
+/// host in between. A generation of a slab takes these steps:
 ///
-///   1. The producer leases the slab once may_write holds: the generation before was read.
+///   1. The producer leases the slab once is_free holds, and its lease begins the generation, which
+///      goes to the consumer with the descriptor.
 ///   2. Its stream writes the data, then `written`: cuda::publish_on. Then it pushes the
 ///      descriptor. So no process knows of the generation before that write was submitted, and
 ///      cuda::wait_written refuses to wait for one that was not. A wait that is submitted before
@@ -51,8 +52,10 @@ static_assert(sizeof(SlabWords) == kCacheLine);
 ///   3. The consumer's stream waits for `written`, gathers, then writes `read`: cuda::release_on.
 ///      The consumer frees the cell without waiting for its stream.
 ///
-/// An aborted lease skips to `read`, on the producer's stream. A host whose own device work has
-/// ended, or that uses no stream, replaces a write by finish_write or finish_read.
+/// An aborted lease skips to `read`, on the producer's stream; if no stream has used the slab, it
+/// leaves the generation to the next lease. Whoever frees a cell that was written and not read does
+/// nothing else: is_free waits for the write, and the next lease skips it. A host whose own device
+/// work has ended, or that uses no stream, replaces a write by finish_write or finish_read.
 ///
 /// *Recovery.* Streams of a dead process write nothing any more, once the process has ended and its
 /// contexts with it. A process that only lost its lock may still have work on the device: its lanes
@@ -62,11 +65,12 @@ static_assert(sizeof(SlabWords) == kCacheLine);
 /// calls `confirm` once its stream has passed the wait: it says whether the data had been written,
 /// or the word was poisoned, and what was gathered is not the data. A slab with poison in `written`
 /// is not reused before that, or before its consumer is settled. Poison in `read` frees the slab:
-/// nobody reads it any more. A cell of a dead lane is freed if its generation was read.
-/// Otherwise one that was taken is redelivered, and one that was leased is freed after finish_read.
+/// nobody reads it any more. A cell of a dead lane is freed if it was leased, or its generation was
+/// read. Otherwise it is redelivered.
+/// A lane whose process lives must not be left while it has_work: nobody would settle it.
 ///
-/// Memory:   placed by the caller; holds no pointers, so any mapping may use it. This object is a
-///           view of it.
+/// Memory:   placed by the caller; holds no pointers, so any mapping may use it. Zeros are slabs
+///           without a past. This object is a view of it.
 /// Threads:  any, in any processes. A generation has one producer and one consumer at a time, by
 ///           its cell; one process at a time settles a lane.
 /// Progress: wait-free; settle takes time linear in the slabs. A stream waits only for work that
@@ -85,12 +89,29 @@ class StreamPage {
   /// Words of a slab, at the same offset in every mapping.
   SlabWords& words(std::uint32_t slab) const { return words_[slab]; }
 
+  /// View of some of the slabs, which are counted from 0 there.
+  StreamPage part(std::uint32_t first, std::uint32_t slabs) const {
+    StreamPage out;
+    out.words_ = words_ + first;
+    out.slabs_ = slabs;
+    return out;
+  }
+
   /// Prepares a slab for a next generation, before any other process may use the slab.
   void reset(std::uint32_t slab, std::uint32_t next) const noexcept;
 
   /// Whether the slab may be overwritten by a generation: the one before it was read, and not left
   /// poisoned.
   bool may_write(std::uint32_t slab, std::uint32_t generation) const noexcept;
+  /// Whether a slab whose cell is free can be leased: its generation before was read, or written
+  /// and will not be read.
+  bool is_free(std::uint32_t slab) const noexcept;
+  /// Begins a lease of a free slab. A generation that was written and not read is skipped.
+  ///
+  /// @returns The generation of the lease.
+  std::uint32_t begin(std::uint32_t slab) const noexcept;
+  /// Whether a stream of the lane has yet to write a word.
+  bool has_work(std::uint32_t lane) const noexcept;
   Progress written(std::uint32_t slab, std::uint32_t generation) const noexcept;
   Progress read(std::uint32_t slab, std::uint32_t generation) const noexcept;
   /// Whether a write of `written` was submitted, so that a wait for it may be.
@@ -105,6 +126,10 @@ class StreamPage {
   /// Names the lane that is about to enqueue a write of `read`. Refused if this was done for the
   /// generation, or if the generation before was not read.
   bool begin_read(std::uint32_t slab, std::uint32_t generation, std::uint32_t lane) const noexcept;
+
+  /// Undo begin_write and begin_read, if the write could not be enqueued.
+  void cancel_write(std::uint32_t slab, std::uint32_t generation) const noexcept;
+  void cancel_read(std::uint32_t slab, std::uint32_t generation) const noexcept;
 
   /// Whether the data was there when the consumer's stream passed its wait; false if poison let it
   /// pass. Call it after that, for each item: it allows a poisoned slab to be reused.
@@ -121,6 +146,9 @@ class StreamPage {
   bool settle(std::uint32_t lane) const noexcept;
 
  private:
+  /// The generation after the one last read.
+  std::uint32_t next(std::uint32_t slab) const noexcept;
+
   SlabWords* words_ = nullptr;
   std::uint32_t slabs_ = 0;
 };

@@ -42,7 +42,7 @@ Mapping::Mapping(const Fd& fd, std::size_t bytes, const std::string& what) : byt
 }
 
 Mapping::~Mapping() {
-  if (data_ != nullptr) ::munmap(data_, bytes_);
+  if (data_ != nullptr && !keep_) ::munmap(data_, bytes_);
 }
 
 void prefault(std::byte* data, std::size_t bytes, const std::string& what) {

@@ -16,13 +16,18 @@ class Mapping {
   /// Maps `bytes` of a file read-write and shared; `what` names it in errors.
   Mapping(const Fd& fd, std::size_t bytes, const std::string& what);
   Mapping(Mapping&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        keep_(other.keep_) {}
   Mapping& operator=(Mapping&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(keep_, other.keep_);
     return *this;
   }
   ~Mapping();
+  /// Leaves the memory mapped until the process ends.
+  void keep() { keep_ = true; }
 
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
@@ -30,6 +35,7 @@ class Mapping {
  private:
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
+  bool keep_ = false;
 };
 
 /// Touches every page of mapped memory, on all cores that the caller may use: the first touch of a

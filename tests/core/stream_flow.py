@@ -1,87 +1,140 @@
-"""Two processes whose streams hand over slabs, on the fake driver, and the pool between them.
+"""A producer and a consumer whose streams write and read slabs of a device, on the fake driver.
 
-The pool is played by this process: it knows the state of each slab, passes items on, and recovers
-what a killed process held, as the pool's reaper does. Slabs are a file that both processes map: the
-memory of the fake device is the host's.
+Both obey commands of the test, which may kill them at any time. The memory of the fake device is
+the host's, and its streams are threads with random delays.
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.fake_driver import environment
 from core.processes import Process, Spawn
 
-from flowtrain_core import cuda
+from flowtrain_core import Pool
 
 SLABS = 4
 SLAB_BYTES = 4096
-# Wraps soon.
-FIRST_GENERATION = 2**32 - 16
+CELLS = 64  # Whose words are one page.
 
 PEER = f"""
-import numpy
+import ctypes, mmap, os, numpy
 from flowtrain_core import cuda
-folder, lane, fault = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-STREAM, BYTES = 16, {SLAB_BYTES}
-page = cuda.StreamPage.receive(folder + "/page", {SLABS}, device=0)
-mapped = numpy.memmap(folder + "/memory", dtype=numpy.uint8)
-memory = mapped.ctypes.data
-print("ready", flush=True)
+STREAM, OTHER, BYTES, SLABS, CELLS = 16, 17, {SLAB_BYTES}, {SLABS}, {CELLS}
+
+pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+def address_of(slab, stream):
+    capsule = slab.__dlpack__(stream=stream, max_version=(1, 0))
+    tensor = pointer_of(capsule, b"dltensor_versioned")
+    return ctypes.c_uint64.from_address(tensor + 32).value
 """
-PRODUCER = (
-    PEER
-    + """
+OWNER = """
+pool = Pool.open(sys.argv[1])
+pool.add_segment(classes=[(BYTES, SLABS)], tier="vmm")
+print("ready")
+sys.stdin.read()
+"""
+# A third handle, which may be the one that recovers.
+THIRD = """
+pool = Pool.open(sys.argv[1])
+print("ready")
+sys.stdin.read()
+"""
+PRODUCER = """
+producer = Producer(Pool.open(sys.argv[1]), segment=1)
 data = numpy.empty(BYTES // 8, dtype=numpy.int64)  # Not registered: staged at the call.
+print("ready")
 for line in sys.stdin:
-    slab, generation, item = map(int, line.split())
-    data[:] = item
-    slab_address = memory + slab * BYTES
-    cuda.copy_to_device(slab_address, data.ctypes.data, BYTES, device=0, stream=STREAM)
-    page.publish_on(STREAM, slab, generation, lane=lane)
-    print(slab, flush=True)
+    first, count = map(int, line.split())
+    for key in range(first, first + count):
+        try:
+            lease = producer.lease((BYTES // 8,), "int64", timeout_s=0.2)
+        except PoolTimeout:
+            break
+        data[:] = key
+        target = address_of(lease, STREAM)
+        cuda.copy_to_device(target, data.ctypes.data, BYTES, device=0, stream=STREAM)
+        if key % 8 == 0:
+            lease.abort()
+            continue
+        lease.publish(key)
+        print(key)
+    print("done")
 """
-)
 # Gathers into memory of its own. Only a report waits for the stream; it is about all items since
 # the last one.
-CONSUMER = (
-    PEER
-    + """
+CONSUMER = """
+consumer, fault = Consumer(Pool.open(sys.argv[1])), sys.argv[2]
+if fault == "stale generation":
+    words = Words(sys.argv[1])
 ROWS = 64
 rows = numpy.zeros((ROWS, BYTES // 8), dtype=numpy.int64)
 items = []
+
+def gather(item, stream):
+    source, target = address_of(item, stream), rows.ctypes.data + len(items) * BYTES
+    cuda.copy_on_device(target, source, BYTES, device=0, stream=STREAM)
+
+def was_poisoned(item):
+    try:
+        item.confirm()
+    except StaleAddress:
+        return True
+
+print("ready")
 for line in sys.stdin:
     if line == "report\\n":
         cuda.synchronize(device=0, stream=STREAM)
-        lost = [item for slab, generation, item in items if not page.confirm(slab, generation)]
-        bad = [item for row, (_, _, item) in zip(rows, items)
-               if item not in lost and (row != item).any()]
-        print(len(items), ",", *lost, ",", *bad, flush=True)
+        lost = [item.key for item in items if was_poisoned(item)]
+        bad = [item.key for row, item in zip(rows, items)
+               if item.key not in lost and (row != item.key).any()]
+        print(*(item.key for item in items), ",", *lost, ",", *bad)
         items = []
         continue
-    slab, generation, item = map(int, line.split())
-    target, source = rows.ctypes.data + len(items) * BYTES, memory + slab * BYTES
-    if fault == "no wait":
-        pass
-    elif fault == "stale generation":
-        raw_wait(STREAM, page.address + 64 * slab, generation - 1 << 32)
-    else:
-        page.wait_written(STREAM, slab, generation)
-    if fault == "release before the gather":
-        page.release_on(STREAM, slab, generation, lane=lane)
-    cuda.copy_on_device(target, source, BYTES, device=0, stream=STREAM)
-    if fault != "release before the gather":
-        page.release_on(STREAM, slab, generation, lane=lane)
-    items.append((slab, generation, item))
-    print(slab, flush=True)
+    for _ in range(min(int(line), ROWS - len(items))):
+        try:
+            item = consumer.get(timeout_s=0.02)
+        except PoolTimeout:
+            break
+        print(item.key)
+        if fault == "stale generation":
+            words.wait(STREAM, words.slab_of(item), -1)
+        if fault == "release before the gather":
+            source = address_of(item, STREAM)
+            item.release()
+            target = rows.ctypes.data + len(items) * BYTES
+            cuda.copy_on_device(target, source, BYTES, device=0, stream=STREAM)
+        else:
+            gather(item, -1 if fault else STREAM)
+            item.release(STREAM)
+        items.append(item)
+    print("done")
 """
-)
-# A wait that the page does not check.
-RAW_WAIT = """
+# The words of slabs without the checks of the core.
+WORDS = """
+class Words:
+    def __init__(self, name):
+        file = open(f"/dev/shm/flowtrain-{os.geteuid()}/{name}/control", "r+b")
+        nbytes = 64 * CELLS
+        offset = os.fstat(file.fileno()).st_size - nbytes  # The last table.
+        mapped = mmap.mmap(file.fileno(), nbytes, offset=offset)
+        words = numpy.frombuffer(mapped, dtype=numpy.uint64)
+        # It ends before the words.
+        self.registration = cuda.HostRegistration(words.ctypes.data, nbytes, device=0)
+        self.words = words
+
+    def slab_of(self, slab):
+        return slab.address % 2**40 // BYTES
+
+    def wait(self, stream, slab, ahead):
+        \"\"\"Waits for a generation, counted from the one after that last read.\"\"\"
+        generation = (int(self.words[8 * slab + 1]) >> 32) + 1 + ahead
+        raw_wait(stream, self.registration.device_address + 64 * slab, generation << 32)
+
 def raw_wait(stream, address, value):
-    import ctypes
     library = ctypes.CDLL("libcuda.so.1")
     def find(name, *types):
         found, status = ctypes.c_void_p(), ctypes.c_int()
@@ -98,142 +151,116 @@ def raw_wait(stream, address, value):
 
 
 @dataclass(slots=True)
-class Cell:
-    """A slab's state in the pool: free, leased, published or taken."""
+class Side:
+    """A process of the flow, and whether it has not answered its last command."""
 
-    generation: int
-    state: str = "free"
-    lane: int = 0
-    item: int = 0
-
-    def free(self) -> None:
-        self.state, self.generation = "free", (self.generation + 1) % 2**32
+    process: Process
+    busy: bool = False
 
 
 @dataclass(slots=True)
-class Side:
-    """A process of the flow, and the slabs of the commands that it has not answered."""
+class Seen:
+    """Keys of items, by what became of them."""
 
-    process: Process
-    lane: int
-    unanswered: list[int]
+    published: set[int] = field(default_factory=set)
+    taken: list[int] = field(default_factory=list)  # Since the last report.
+    gathered: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
+    bad: set[int] = field(default_factory=set)
+    died: set[int] = field(default_factory=set)  # Taken by a consumer that died before its report.
 
 
 class Flow:
-    def __init__(self, spawn: Spawn, driver: Path, folder: Path, *, fault: str = "", **fake: int):
-        self.fault, self.folder = fault, str(folder)
+    def __init__(self, spawn: Spawn, driver: Path, name: str, *, fault: str = "", **fake: int):
         self._spawn, self._env = spawn, environment(driver, **fake)
-        self.page = cuda.StreamPage(SLABS)
-        self.page.serve(self.folder + "/page")
-        self.cells = [Cell(FIRST_GENERATION) for _ in range(SLABS)]
-        for slab in range(SLABS):
-            self.page.reset(slab, FIRST_GENERATION)
-        self._lanes = iter(range(1, 2**31))
-        (folder / "memory").write_bytes(bytes(SLABS * SLAB_BYTES))
+        self._arguments = name, fault
+        self.pool = Pool.create(name, max_cells=CELLS)
+        self._start(OWNER)
+        self.third = self._start(THIRD)
         self.producer, self.consumer = self._start(PRODUCER), self._start(CONSUMER)
-        self.items = 0
-        self.unreported: set[int] = set()
-        self.gathered: set[int] = set()
-        self.lost: set[int] = set()
-        self.bad: set[int] = set()
-        self.died: set[int] = set()  # Released by a consumer that died before it reported.
+        self.next = 1
+        self.seen = Seen()
 
     def _start(self, code: str) -> Side:
-        lane = next(self._lanes)
-        arguments = self.folder, lane, self.fault
-        side = Side(self._spawn(RAW_WAIT + code, *arguments, env=self._env), lane, [])
-        assert side.process.line() == "ready"
-        return side
+        process = self._spawn(PEER + WORDS + code, *self._arguments, env=self._env)
+        assert process.line() == "ready"
+        return Side(process)
 
-    def lease(self) -> bool:
-        """Has the producer write a slab, if one is free; the answer says that it is published."""
-        for slab, cell in enumerate(self.cells):
-            if cell.state == "free" and self.page.may_write(slab, cell.generation):
-                self.items += 1
-                cell.state, cell.lane, cell.item = "leased", self.producer.lane, self.items
-                return self._tell(self.producer, slab)
-        return False
+    def publish(self, count: int) -> None:
+        """Has the producer publish items, as far as there are slabs."""
+        self.answer(self.producer)
+        self.producer.process.tell(f"{self.next} {count}")
+        self.producer.busy = True
+        self.next += count
 
-    def take(self) -> bool:
-        """Has the consumer gather a published slab; the answer says that it is released."""
-        published = [cell.item for cell in self.cells if cell.state == "published"]
-        if not published:
-            return False
-        slab = next(s for s, cell in enumerate(self.cells) if cell.item == min(published))
-        self.cells[slab].state, self.cells[slab].lane = "taken", self.consumer.lane
-        return self._tell(self.consumer, slab)
+    def take(self, count: int) -> None:
+        """Has the consumer gather items, as far as there are any."""
+        self.answer(self.consumer)
+        self.consumer.process.tell(str(count))
+        self.consumer.busy = True
 
-    def _tell(self, side: Side, slab: int) -> bool:
-        cell = self.cells[slab]
-        side.process.tell(f"{slab} {cell.generation} {cell.item}")
-        side.unanswered.append(slab)
-        return True
-
-    def answer(self, side: Side, line: str) -> None:
-        assert int(line) == side.unanswered.pop(0)
-        cell = self.cells[int(line)]
-        if side is self.producer:
-            cell.state = "published"
-        else:
-            self.unreported.add(cell.item)
-            cell.free()
-
-    def answers(self) -> None:
-        for side in (self.producer, self.consumer):
-            while side.unanswered:
-                self.answer(side, side.process.line())
+    def answer(self, side: Side) -> int:
+        """Waits until a process has done its command, or died. Returns the number of items."""
+        items = 0
+        while side.busy and (line := side.process.line()) not in ("", "done"):
+            items += 1
+            if side is self.producer:
+                self.seen.published.add(int(line))
+            else:
+                self.seen.taken.append(int(line))
+        side.busy = False
+        return items
 
     def report(self) -> None:
         """Waits for the consumer's stream, and compares what it gathered."""
+        self.answer(self.consumer)
         self.consumer.process.tell("report")
-        count, lost, bad = self.consumer.process.line().split(",")
-        assert int(count) == len(self.unreported)
-        self.lost |= {int(item) for item in lost.split()}
-        self.bad |= {int(item) for item in bad.split()}
-        self.gathered |= self.unreported - self.lost - self.bad
-        self.unreported = set()
-
-    def report_poisoned(self) -> None:
-        """Reports if a free slab was poisoned, as it is not leased before that is known."""
-        if self.unreported and any(
-            self.page.written(slab, (cell.generation - 1) % 2**32) == "poisoned"
-            for slab, cell in enumerate(self.cells)
-            if cell.state == "free"
-        ):
-            self.answers()
-            self.report()
+        items, lost, bad = (
+            {int(key) for key in keys.split()} for keys in self.consumer.process.line().split(",")
+        )
+        seen = self.seen
+        assert items == set(seen.taken)
+        seen.taken = []
+        seen.lost |= lost
+        seen.bad |= bad
+        seen.gathered |= items - lost - bad
 
     def kill(self, side: Side) -> None:
-        """Kills a process, recovers what it held, and starts another one."""
-        side.process.kill()  # And waits: its streams write nothing any more.
-        while line := side.process.line():
-            self.answer(side, line)
-        while not self.page.settle(side.lane):
-            time.sleep(0.001)
-        for slab, cell in enumerate(self.cells):
-            if cell.lane != side.lane:
-                continue
-            if cell.state == "leased":
-                assert self.page.finish_read(slab, cell.generation)
-                cell.free()
-            elif cell.state == "taken" and self.page.read(slab, cell.generation) == "pending":
-                cell.state = "published"
-            elif cell.state == "taken":
-                self.died.add(cell.item)
-                cell.free()
+        """Kills a process, and starts another one."""
+        side.process.kill()
+        self.answer(side)
         if side is self.producer:
             self.producer = self._start(PRODUCER)
+        elif side is self.third:
+            self.third = self._start(THIRD)
         else:
-            self.died |= self.unreported
-            self.unreported = set()
+            self.seen.died |= set(self.seen.taken)
+            self.seen.taken = []
             self.consumer = self._start(CONSUMER)
 
+    def hand_over(self, items: int) -> None:
+        """Hands over items, until a bad one is seen."""
+        while len(self.seen.gathered) < items and not self.seen.bad:
+            self.publish(2 * SLABS)
+            self.take(2 * SLABS)
+            self.answer(self.producer)
+            self.report()
+
     def drain(self) -> None:
-        """Consumes what is published; every slab must then be free for its next generation."""
-        self.answers()
-        while self.take():
-            self.answers()
-        self.report()
-        assert all(cell.state == "free" for cell in self.cells)
-        while not all(self.page.may_write(s, cell.generation) for s, cell in enumerate(self.cells)):
-            time.sleep(0.001)
+        """Consumes what is published; every slab must then be free."""
+        self.answer(self.producer)
+        idle = 0
+        while idle < 2:  # What a dead process held may still be on its way.
+            self.take(2 * SLABS)
+            idle = 0 if self.answer(self.consumer) else idle + 1
+            self.report()
+        checker = self._spawn(PEER + ALL_FREE, *self._arguments, env=self._env)
+        assert checker.line() == "all free"
+        assert checker.wait() == 0
+
+
+ALL_FREE = """
+producer = Producer(Pool.open(sys.argv[1]), segment=1)
+leases = [producer.lease((BYTES,), "uint8", timeout_s=30) for _ in range(SLABS)]
+print("all free")
+"""

@@ -92,7 +92,7 @@ def test_their_signatures_can_be_read() -> None:
     ]
     assert signatures == [
         "(self, /, shape, dtype, timeout_s=None)",
-        "(self, /, key)",
+        "(self, /, key, stream=None)",
         "(self, /, timeout_s=None)",
-        "(self, /)",
+        "(self, /, stream=None)",
     ]

@@ -68,7 +68,6 @@ def test_a_machine_without_a_device_names_the_reason_and_the_way_out() -> None:
     "use",
     [
         lambda: cuda.HostRegistration(4096, 4096, device=0),
-        lambda: cuda.StreamPage(1, device=0),
         lambda: cuda.synchronize(device=0, stream=0),
         lambda: cuda.gather_rows(**GATHER),
     ],
@@ -98,22 +97,6 @@ def test_a_pool_that_could_not_be_registered_works(pool: Pool) -> None:
     with pytest.raises(CudaError):
         cuda.register_host(pool, device=0)
     assert pool.add_segment(bytes=1 << 16) == 2
-
-
-@built
-def test_a_page_used_only_by_hosts_needs_no_device(tmp_path: Path) -> None:
-    path = str(tmp_path / "page.sock")
-    with cuda.StreamPage(2) as mine, pytest.raises(ValueError, match="pass device="):
-        mine.serve(path)
-        theirs = cuda.StreamPage.receive(path, 2)
-        assert mine.finish_write(1, 0) and not mine.finish_write(1, 0)
-        assert theirs.written(1, 0) == "reached" and theirs.written(0, 0) == "pending"
-        assert theirs.finish_read(1, 0) and mine.may_write(1, 1)
-        with pytest.raises(ValueError, match="slab 2 must be below 2"):
-            theirs.written(2, 0)
-        with pytest.raises(ValueError, match="of 65 slabs"):  # They would need a second page.
-            cuda.StreamPage.receive(path, 65)
-        theirs.publish_on(0, 1, 1, lane=1)
 
 
 @built

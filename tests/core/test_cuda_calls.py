@@ -104,7 +104,8 @@ other.close()
     )
     uuid = "f0f1f2f3-f4f5-f6f7-f8f9-fafbfcfdfeff"
     assert printed.splitlines() == [refusal, refusal, f"device {tier} {uuid}"]
-    assert calls[-len(ended) :] == ended
+    undone = [call for call in calls if call != "cuMemHostUnregister"]  # Of the stream words.
+    assert undone[-len(ended) :] == ended
 
 
 @pytest.mark.parametrize(
@@ -242,10 +243,10 @@ def test_a_forked_child_leaves_the_device_to_its_parent(run: RunCode) -> None:
     code = """
 pool = Pool.create(f"fake-{os.getpid()}", classes=[(4096, 1)])
 cuda.register_host(pool, device=0)
-page = cuda.StreamPage(1, device=0)
-pool.add_segment(bytes=4096, tier="vmm")
+device = pool.add_segment(bytes=4096, tier="vmm")
+Producer(pool, segment=device).lease((4096,), "uint8").publish(1, 0)  # Registers the words.
 if os.fork() == 0:
-    del page, pool
+    del pool
     import gc; gc.collect()
     os._exit(0)
 os.wait()

@@ -129,6 +129,16 @@ double timeout_of(PyObject* given) {
   return checked_timeout(timeout_s);
 }
 
+std::optional<memory::StreamHandle> stream_of(PyObject* given) {
+  if (given == nullptr || given == Py_None) return std::nullopt;
+  return static_cast<memory::StreamHandle>(number_in(given, "stream", -1, INT64_MAX));
+}
+
+memory::StreamHandle dlpack_stream_of(PyObject* given) {
+  constexpr memory::StreamHandle kLegacyDefault = 1;
+  return stream_of(given).value_or(kLegacyDefault);
+}
+
 py::object key_object(const channel::Descriptor& d) {
   if (d.key_high == 0) return py::int_(d.key_low);
   return py::int_(d.key_high).attr("__lshift__")(64).attr("__or__")(py::int_(d.key_low));

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "base/deadline.hpp"
 #include "channel/layout/descriptor.hpp"
@@ -44,6 +45,13 @@ channel::Layout layout_of(PyObject* shape, std::uint8_t dtype);
 
 /// Errors: BadArgument outside of 0 to 2^128 - 1; TypeError if it is not an integer.
 channel::Key key_of(PyObject* given);
+
+/// A `stream`: the handle of the driver, or -1 for the host; nothing if it is null or None.
+///
+/// Errors: BadArgument, TypeError.
+std::optional<memory::StreamHandle> stream_of(PyObject* given);
+/// A `stream` of DLPack, whose None is CUDA's legacy default stream.
+memory::StreamHandle dlpack_stream_of(PyObject* given);
 
 pybind11::object key_object(const channel::Descriptor& descriptor);
 pybind11::tuple shape_tuple(const std::uint32_t* shape, int ndim);

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/error.hpp"
+#include "bindings/core/arguments.hpp"
 #include "bindings/core/dlpack.hpp"
 #include "bindings/core/views.hpp"
 
@@ -52,7 +53,6 @@ void add_dlpack(Class& type) {
              const pybind11::object& max_version, const pybind11::object& dl_device,
              const pybind11::object& copy) {
             const dlpack::DLDevice device = device_of(self->slab());
-            // Between streams of a device, the caller orders the accesses.
             if (!stream.is_none() && device.device_type == dlpack::kCpu) {
               throw BadArgument("__dlpack__: stream must be None, the memory is the host's");
             }
@@ -67,7 +67,9 @@ void add_dlpack(Class& type) {
             if (!copy.is_none() && copy.cast<bool>()) {
               throw ViewRefused("__dlpack__: copy=True is not offered; copy the view");
             }
-            return to_dlpack(exported(self), max_version);
+            Exported view = exported(self);
+            if (device.device_type != dlpack::kCpu) self->use_on(dlpack_stream_of(stream.ptr()));
+            return to_dlpack(std::move(view), max_version);
           },
           pybind11::kw_only(), pybind11::arg("stream") = pybind11::none(),
           pybind11::arg("max_version") = pybind11::none(),

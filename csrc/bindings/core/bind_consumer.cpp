@@ -38,9 +38,9 @@ std::vector<std::shared_ptr<Item>> try_get_many(Consumer& consumer, std::size_t 
 }
 
 py::object release(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
-  static const Parameters<0> parameters("release", {}, 0);
-  parameters.bind(args, num_args, keywords);
-  self_of<Item>(self).release();
+  static const Parameters<1> parameters("release", {"stream"}, 0);
+  const auto [stream] = parameters.bind(args, num_args, keywords);
+  self_of<Item>(self).release(stream_of(stream));
   return py::none();
 }
 
@@ -89,7 +89,7 @@ void bind_consumer(py::module_& module) {
   add_dlpack(item_type);
   add_array(item_type);
   add_enter(item_type);
-  add_fast<&release>(item_type, "release", "release($self, /)\n--\n\n");
+  add_fast<&release>(item_type, "release", "release($self, /, stream=None)\n--\n\n");
   item_type
       .def_property_readonly("key", [](const Item& self) { return key_object(self.descriptor()); })
       .def_property_readonly("shape",
@@ -102,6 +102,14 @@ void bind_consumer(py::module_& module) {
       .def_property_readonly("address", [](const Item& self) { return self.descriptor().address; })
       .def_property_readonly("attempt", &Item::attempt)
       .def_property_readonly("producer", &Item::producer)
+      .def(
+          "wait",
+          [](Item& self, const py::object& stream) {
+            self.wait(
+                static_cast<memory::StreamHandle>(number_in(stream.ptr(), "stream", 0, INT64_MAX)));
+          },
+          py::arg("stream"))
+      .def("confirm", &Item::confirm)
       .def("__exit__", [](Item& self, const py::object& kind, const py::args&) {
         if (!self.open()) return;
         if (kind.is_none()) return self.release();

@@ -16,9 +16,6 @@
 #include "cuda/device.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/registration.hpp"
-#include "cuda/stream_order.hpp"
-#include "memory/stream_page.hpp"
-#include "os/fd_socket.hpp"
 
 namespace py = pybind11;
 
@@ -26,8 +23,6 @@ namespace flowtrain::bindings {
 namespace {
 
 using cuda::DeviceFacts;
-
-constexpr os::FdRequest kRequest{0, 0};  // A server has one descriptor.
 
 /// Holds an owner of the core for Python until `close`, the end of a context manager, or
 /// destruction. Use it with the GIL. A call that releases the GIL keeps its value alive by `get`.
@@ -42,41 +37,20 @@ class Closable {
     return value_;
   }
   void close() {
-    auto server = std::move(server_);
     auto value = std::move(value_);
     const WithoutGil release;
-    server.reset();
     value.reset();
   }
   bool closed() const { return !value_; }
 
-  /// Serves a descriptor to processes of this user until close.
-  void serve(const std::string& path, const os::Fd& fd) {
-    server_ = std::make_unique<os::FdServer>(what_, path, kRequest.nonce, [&fd](std::uint64_t id) {
-      return id == kRequest.id ? os::Exported(os::duplicate(fd)) : os::Exported();
-    });
-  }
-
  private:
   std::shared_ptr<T> value_;
   const char* what_;
-  std::unique_ptr<os::FdServer> server_;
 };
 
 using Memory = Closable<cuda::HostRegistration>;
 
-CUstream stream_of(std::uintptr_t stream) { return reinterpret_cast<CUstream>(stream); }
-
-os::Fd fetch(const std::string& path) {
-  const WithoutGil release;
-  std::optional<os::Exported> found = os::receive_exported(path, kRequest);
-  if (!found || !found->fds[0]) {
-    throw SystemCallError(path +
-                          ": no process serves a descriptor there; call serve() in the process "
-                          "that made it, and keep that process running");
-  }
-  return std::move(found->fds[0]);
-}
+CUstream cu_stream(std::uintptr_t stream) { return reinterpret_cast<CUstream>(stream); }
 
 std::uint64_t register_host(channel::Pool& pool, int device) {
   pool.check_open();
@@ -149,135 +123,6 @@ void bind_memory(py::module_& module) {
   add_close(memory);
 }
 
-/// A memory::StreamPage in a memfd of its own, for processes that share no pool.
-class OwnPage {
- public:
-  static constexpr const char* kWhat = "stream page";
-
-  OwnPage(os::Fd fd, std::uint32_t slabs, std::optional<int> device)
-      : fd_(std::move(fd)), mapping_(fd_, bytes_of(slabs), kWhat), page_(mapping_.data(), slabs) {
-    if (!device) return;
-    registration_.emplace(mapping_.data(), mapping_.bytes(), *device, kWhat);
-    order_.emplace(page_, registration_->device_address(), *device);
-  }
-
-  static std::size_t bytes_of(std::uint32_t slabs) {
-    if (slabs == 0) throw BadArgument("stream page: slabs=0 must be at least 1");
-    return round_up(memory::StreamPage::bytes_for(slabs), kPageBytes);
-  }
-  static OwnPage create(std::uint32_t slabs, std::optional<int> device) {
-    OwnPage made(os::sealed_memfd(kWhat, bytes_of(slabs)), slabs, device);
-    for (std::uint32_t slab = 0; slab < slabs; ++slab) made.page_.reset(slab, 0);
-    return made;
-  }
-  static OwnPage open(os::Fd fd, std::uint32_t slabs, std::optional<int> device) {
-    if (os::is_sealed(fd, bytes_of(slabs))) return {std::move(fd), slabs, device};
-    throw BadArgument("stream page: the descriptor is not that of a page of " +
-                      std::to_string(slabs) + " slabs; pass the number its creator gave");
-  }
-
-  const os::Fd& fd() const { return fd_; }
-  const memory::StreamPage& page(std::uint32_t slab) const {
-    if (slab < page_.slabs()) return page_;
-    throw BadArgument("stream page: slab " + std::to_string(slab) + " must be below " +
-                      std::to_string(page_.slabs()));
-  }
-  const memory::StreamPage& page() const { return page_; }
-  const cuda::StreamOrder& order() const {
-    if (order_) return *order_;
-    throw BadArgument("stream page: made without a device; pass device= to use it on a stream");
-  }
-
- private:
-  os::Fd fd_;
-  os::Mapping mapping_;
-  std::optional<cuda::HostRegistration> registration_;  // Destroyed before the mapping.
-  memory::StreamPage page_;
-  std::optional<cuda::StreamOrder> order_;
-};
-
-using Page = Closable<OwnPage>;
-
-const char* name_of(memory::Progress progress) {
-  switch (progress) {
-    case memory::Progress::kPending: return "pending";
-    case memory::Progress::kReached: return "reached";
-    case memory::Progress::kPoisoned: return "poisoned";
-    case memory::Progress::kStale: return "stale";
-  }
-  return "";
-}
-
-void bind_page(py::module_& module) {
-  py::class_<Page, std::shared_ptr<Page>> page(module, "CudaStreamPage");
-  page.def(py::init([](std::uint32_t slabs, std::optional<int> device) {
-             const WithoutGil release;
-             return std::make_shared<Page>(OwnPage::create(slabs, device), OwnPage::kWhat);
-           }),
-           py::arg("slabs"), py::kw_only(), py::arg("device") = py::none())
-      .def_static(
-          "receive",
-          [](const std::string& path, std::uint32_t slabs, std::optional<int> device) {
-            os::Fd fd = fetch(path);
-            const WithoutGil release;
-            return std::make_shared<Page>(OwnPage::open(std::move(fd), slabs, device),
-                                          OwnPage::kWhat);
-          },
-          py::arg("path"), py::arg("slabs"), py::kw_only(), py::arg("device") = py::none())
-      .def(
-          "serve", [](Page& self, const std::string& path) { self.serve(path, self.get()->fd()); },
-          py::arg("path"));
-  const auto step = [&](const char* name, auto call) {
-    page.def(
-        name,
-        [call](Page& self, std::uintptr_t stream, std::uint32_t slab, std::uint32_t generation,
-               std::uint32_t lane) {
-          (self.get()->order().*call)(stream_of(stream), slab, generation, lane);
-        },
-        py::arg("stream"), py::arg("slab"), py::arg("generation"), py::kw_only(), py::arg("lane"));
-  };
-  step("publish_on", &cuda::StreamOrder::publish_on);
-  step("release_on", &cuda::StreamOrder::release_on);
-  page.def(
-      "wait_written",
-      [](Page& self, std::uintptr_t stream, std::uint32_t slab, std::uint32_t generation) {
-        self.get()->order().wait_written(stream_of(stream), slab, generation);
-      },
-      py::arg("stream"), py::arg("slab"), py::arg("generation"));
-  const auto host = [&](const char* name, auto call) {
-    page.def(
-        name,
-        [call](Page& self, std::uint32_t slab, std::uint32_t generation) {
-          const auto own = self.get();
-          return call(own->page(slab), slab, generation);
-        },
-        py::arg("slab"), py::arg("generation"));
-  };
-  using memory::StreamPage;
-  using std::uint32_t;
-  host("written",
-       [](const StreamPage& p, uint32_t s, uint32_t g) { return name_of(p.written(s, g)); });
-  host("read", [](const StreamPage& p, uint32_t s, uint32_t g) { return name_of(p.read(s, g)); });
-  host("may_write", [](const StreamPage& p, uint32_t s, uint32_t g) { return p.may_write(s, g); });
-  host("confirm", [](const StreamPage& p, uint32_t s, uint32_t g) { return p.confirm(s, g); });
-  host("finish_write",
-       [](const StreamPage& p, uint32_t s, uint32_t g) { return p.finish_write(s, g); });
-  host("finish_read",
-       [](const StreamPage& p, uint32_t s, uint32_t g) { return p.finish_read(s, g); });
-  page.def_property_readonly("address", [](Page& self) { return self.get()->order().address(); });
-  page.def(
-      "reset",
-      [](Page& self, uint32_t slab, uint32_t next) {
-        const auto own = self.get();
-        own->page(slab).reset(slab, next);
-      },
-      py::arg("slab"), py::arg("next"));
-  page.def(
-      "settle", [](Page& self, uint32_t lane) { return self.get()->page().settle(lane); },
-      py::arg("lane"));
-  add_close(page);
-}
-
 void bind_copies(py::module_& module) {
   const auto arguments = [&](const char* name, auto call) {
     module.def(name, call, py::arg("target"), py::arg("source"), py::arg("nbytes"), py::kw_only(),
@@ -286,19 +131,19 @@ void bind_copies(py::module_& module) {
   arguments("cuda_copy_to_device", [](std::uint64_t target, std::uintptr_t source,
                                       std::uint64_t bytes, int device, std::uintptr_t stream) {
     cuda::copy_to_device(device, target, reinterpret_cast<const void*>(source), bytes,
-                         stream_of(stream));
+                         cu_stream(stream));
   });
   arguments("cuda_copy_to_host", [](std::uintptr_t target, std::uint64_t source,
                                     std::uint64_t bytes, int device, std::uintptr_t stream) {
-    cuda::copy_to_host(device, reinterpret_cast<void*>(target), source, bytes, stream_of(stream));
+    cuda::copy_to_host(device, reinterpret_cast<void*>(target), source, bytes, cu_stream(stream));
   });
   arguments("cuda_copy_on_device", [](std::uint64_t target, std::uint64_t source,
                                       std::uint64_t bytes, int device, std::uintptr_t stream) {
-    cuda::copy_on_device(device, target, source, bytes, stream_of(stream));
+    cuda::copy_on_device(device, target, source, bytes, cu_stream(stream));
   });
   module.def(
       "cuda_synchronize",
-      [](int device, std::uintptr_t stream) { cuda::synchronize(device, stream_of(stream)); },
+      [](int device, std::uintptr_t stream) { cuda::synchronize(device, cu_stream(stream)); },
       py::kw_only(), py::arg("device"), py::arg("stream"), py::call_guard<WithoutGil>());
   module.def("cuda_register_host", &register_host, py::arg("pool"), py::kw_only(),
              py::arg("device"));
@@ -310,7 +155,6 @@ void bind_cuda(py::module_& module) {
   module.attr("cuda_built") = true;
   bind_devices(module);
   bind_memory(module);
-  bind_page(module);
   bind_copies(module);
 }
 

@@ -38,18 +38,18 @@ py::object lease(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyO
 }
 
 py::object publish(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
-  static const Parameters<1> parameters("publish", {"key"}, 1);
-  const auto [key] = parameters.bind(args, num_args, keywords);
-  self_of<Lease>(self).publish(key_of(key));
+  static const Parameters<2> parameters("publish", {"key", "stream"}, 1);
+  const auto [key, stream] = parameters.bind(args, num_args, keywords);
+  self_of<Lease>(self).publish(key_of(key), stream_of(stream));
   return py::none();
 }
 
 void publish_many(Producer& producer, const std::vector<std::shared_ptr<Lease>>& leases,
-                  const std::vector<py::object>& keys) {
+                  const std::vector<py::object>& keys, const py::object& stream) {
   std::vector<channel::Key> out;
   out.reserve(keys.size());
   for (const py::object& key : keys) out.push_back(key_of(key.ptr()));
-  producer.publish_many(leases, out);
+  producer.publish_many(leases, out, stream_of(stream.ptr()));
 }
 
 void drain(Producer& producer, const py::object& timeout_s) {
@@ -139,7 +139,7 @@ void bind_producer(py::module_& module) {
   py::class_<Lease, std::shared_ptr<Lease>> lease_type(module, "Lease", buffer_slots<Lease>());
   add_dlpack(lease_type);
   add_array(lease_type);
-  add_fast<&publish>(lease_type, "publish", "publish($self, /, key)\n--\n\n");
+  add_fast<&publish>(lease_type, "publish", "publish($self, /, key, stream=None)\n--\n\n");
   lease_type.def("write", &write, py::arg("source"))
       .def(
           "shrink",
@@ -147,7 +147,10 @@ void bind_producer(py::module_& module) {
             self.shrink(layout_of(shape.ptr(), self.layout().dtype));
           },
           py::arg("shape"))
-      .def("abort", &Lease::abort)
+      .def(
+          "abort",
+          [](Lease& self, const py::object& stream) { self.abort(stream_of(stream.ptr())); },
+          py::arg("stream") = py::none())
       .def_property_readonly("shape",
                              [](const Lease& self) {
                                return shape_tuple(self.layout().shape.data(), self.layout().ndim);
@@ -165,7 +168,8 @@ void bind_producer(py::module_& module) {
            py::arg("strict") = false)
       .def("explain", &explain<&producer_facts, Producer>, py::kw_only(),
            py::arg("measure") = false)
-      .def("publish_many", &publish_many, py::arg("leases"), py::arg("keys"))
+      .def("publish_many", &publish_many, py::arg("leases"), py::arg("keys"),
+           py::arg("stream") = py::none())
       .def("drain", &drain, py::arg("timeout_s") = py::none());
   add_fast<&lease>(producer_type, "lease", "lease($self, /, shape, dtype, timeout_s=None)\n--\n\n");
   add_close(producer_type);

@@ -54,6 +54,8 @@ void SlabMaker::shrink(std::uint32_t c, std::uint64_t bytes) noexcept {
   SegmentEntry& entry = control_.segment(segment);
   const memory::Extent slab = extent_of(c);
   const std::uint64_t kept = memory::slab_bytes_for(bytes);
+  // Streams of a device may still write what they were told to before the item shrank.
+  if (entry.kind != memory::Kind::kMemfd) return;
   if (entry.num_classes > 0 || kept >= slab.bytes || !try_lock()) return;
   subtract(entry, slab.bytes - kept);
   cell.slab_bytes = kept;
@@ -100,7 +102,10 @@ std::optional<memory::Extent> SlabMaker::find_place(const Task& task) noexcept {
   for (const std::uint64_t slab : slabs_) {
     const std::uint32_t c = cell_of(slab);
     const auto word = control_.word(c).load(std::memory_order_relaxed);
-    fit.pass(extent_of(c), lockfree::state_of(word) == lockfree::CellState::kFree);
+    const bool streams = task.entry.kind != memory::Kind::kMemfd;
+    const bool is_free = lockfree::state_of(word) == lockfree::CellState::kFree &&
+                         (!streams || control_.streams().is_free(c));
+    fit.pass(extent_of(c), is_free);
   }
   return fit.place();
 }

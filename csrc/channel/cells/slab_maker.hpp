@@ -51,8 +51,8 @@ class SlabMaker {
                      std::uint64_t wanted, std::uint64_t free_bytes) noexcept;
 
   /// Shortens the slab of a cell that this lane has leased to the size for `bytes`; the rest
-  /// becomes a gap. A slab of a class keeps its size, and so does one while another process makes a
-  /// slab or a segment for longer than some microseconds.
+  /// becomes a gap. A slab of a class keeps its size, and so does one in memory of a device, and
+  /// one while another process makes a slab or a segment for longer than some microseconds.
   void shrink(std::uint32_t cell, std::uint64_t bytes) noexcept;
 
   /// If a segment lacks cells rather than memory for a lease of `bytes`, which limit that is, and

@@ -38,6 +38,8 @@ std::uint64_t Control::lay_out(const Geometry& geometry) {
   rings_ = place(sizeof(RingHeader), geometry.num_rings);
   slots_ = place(sizeof(lockfree::AtomicSlot),
                  std::uint64_t{geometry.num_rings} * geometry.ring_capacity);
+  end = round_up(end, kPageBytes);
+  streams_ = place(memory::StreamPage::bytes_for(1), geometry.max_cells);
   return round_up(end, kPageBytes);
 }
 

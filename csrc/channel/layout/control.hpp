@@ -15,6 +15,7 @@
 #include "channel/telemetry/record.hpp"
 #include "lockfree/free_map.hpp"
 #include "lockfree/index_ring.hpp"
+#include "memory/stream_page.hpp"
 #include "os/mapping.hpp"
 
 namespace flowtrain::channel {
@@ -27,7 +28,8 @@ namespace flowtrain::channel {
 /// `lane`, `cell` and the like rely on their callers.
 ///
 /// Memory:   `header | lanes | records | segments | cell words | free map | cells | ring
-///           headers | ring slots`; no pointers, every table starts on a cache line.
+///           headers | ring slots | stream words`; no pointers, every table starts on a cache line,
+///           and the last one, which devices map, on a page.
 /// Threads:  any; each table says which of its words are shared.
 /// Progress: address arithmetic.
 /// Ordering: control.admission publishes the header to openers.
@@ -45,6 +47,9 @@ class Control {
   /// Errors: PoolCorrupt for a file of another version, or with impossible sizes.
   static std::optional<Control> find(const os::Fd& file, const std::string& path);
 
+  /// Leaves the tables mapped until the process ends, since streams of a device use them.
+  void keep_mapped() { mapping_.keep(); }
+
   Header& header() const { return *reinterpret_cast<Header*>(mapping_.data()); }
   const Geometry& geometry() const { return geometry_; }
   Lane& lane(std::uint32_t i) const { return at<Lane>(lanes_)[i]; }
@@ -55,6 +60,9 @@ class Control {
   lockfree::FreeMap free_map() const {
     return {at<lockfree::FreeMap::Bits>(full_), at<lockfree::AtomicCell>(words_)};
   }
+  /// Words by which streams hand over slabs in memory of a device, by cell. They are here, so that
+  /// they outlive each process, and any handle can settle a dead one's.
+  memory::StreamPage streams() const { return {at<std::byte>(streams_), geometry_.max_cells}; }
   RingHeader& ring_header(std::uint32_t i) const { return at<RingHeader>(rings_)[i]; }
   template <class Hooks = lockfree::NoHooks>
   lockfree::IndexRing<Hooks> ring(std::uint32_t i) const {
@@ -104,7 +112,7 @@ class Control {
   os::Mapping mapping_;
   Geometry geometry_{};
   std::uint64_t lanes_ = 0, records_ = 0, segments_ = 0, words_ = 0, full_ = 0, cells_ = 0,
-                rings_ = 0, slots_ = 0;
+                rings_ = 0, slots_ = 0, streams_ = 0;
 };
 
 }  // namespace flowtrain::channel

@@ -21,7 +21,7 @@ struct Descriptor {
   std::uint16_t producer;  ///< Lane that published it.
   std::uint8_t dtype;
   std::uint8_t ndim;
-  std::uint32_t reserved;
+  std::uint32_t generation;  ///< Of the slab's stream words; 0 in memory of the host.
 };
 
 static_assert(sizeof(Descriptor) == kCacheLine);

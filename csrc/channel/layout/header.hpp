@@ -9,7 +9,7 @@
 namespace flowtrain::channel {
 
 inline constexpr std::uint64_t kMagic = 0x315f4c4f4f505446;  // "FTPOOL_1"
-inline constexpr std::uint32_t kLayoutVersion = 13;
+inline constexpr std::uint32_t kLayoutVersion = 14;
 
 /// Sizes of a pool, fixed when it is created.
 struct Geometry {

@@ -7,6 +7,7 @@
 #include "base/relaxed.hpp"
 #include "channel/layout/segment_entry.hpp"
 #include "lockfree/index_ring.hpp"
+#include "os/process.hpp"
 
 namespace flowtrain::channel {
 
@@ -22,6 +23,7 @@ struct alignas(kCacheLine) Lane {
   std::atomic<LaneState> state;
   Relaxed<LaneRole> role;
   Relaxed<std::int32_t> pid;
+  os::ProcessAge process;  ///< Tells this process from a later one with its pid.
   std::atomic<std::uint32_t> generation;
   Relaxed<std::uint32_t> retired;  ///< lanes_version when it ended; the oldest is reused first.
   RelaxedText label;

@@ -39,6 +39,10 @@ std::optional<std::string> find_fault(const Control& control, const Descriptor& 
   if (const memory::Place place = entry.place(); !is_valid(place)) {
     return name() + " is said to have memory of kind " + text(place) + ", which cannot be";
   }
+  if (entry.kind != memory::Kind::kMemfd &&
+      !control.streams().write_submitted(c, item.generation)) {
+    return "no write of generation " + std::to_string(item.generation) + " of its slab was begun";
+  }
   const std::uint64_t all = entry.bytes, offset = memory::offset_of(item.address);
   if (offset > all || item.bytes > all - offset) {
     return "it ends beyond " + name() + " of " + std::to_string(all) + " bytes";

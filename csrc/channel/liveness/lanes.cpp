@@ -68,6 +68,7 @@ std::uint16_t Lanes::join(LaneRole role, std::uint16_t ring, const std::string& 
     lane.ring = ring;
     lane.leaving.store(false, std::memory_order_relaxed);
     lane.pid = ::getpid();
+    os::write_own_age(lane.process);
     lane.label = label;
     for (auto& generation : lane.mapped) generation.store(0, std::memory_order_relaxed);
     lane.state.store(LaneState::kAlive, std::memory_order_release);           // sync: lane.state

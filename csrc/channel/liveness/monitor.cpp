@@ -73,6 +73,7 @@ void Monitor::watch(const std::stop_token& stop) {
     const bool process_died = sleep(recovered ? kTickMs : kRetryMs);
     if (process_died || !recovered || slow_tick) {
       recovered = reclaim_dead();
+      pool_.leave_idle();
       pool_.segments().sweep();
       pool_.segments().serve_orphans();
     }

@@ -10,6 +10,7 @@
 #include "base/clock.hpp"
 #include "channel/cells/release.hpp"
 #include "channel/layout/control.hpp"
+#include "channel/liveness/stream_work.hpp"
 
 namespace flowtrain::channel {
 
@@ -44,8 +45,10 @@ struct ReapRules {
 ///   - not kPublished, or in its ring: left alone.
 ///   - kPublished, not in its ring, and a living lane is moving it: the reaper runs again later.
 ///   - kPublished, not in its ring, otherwise: redelivered.
-/// Numbers of cells, lanes or rings that do not exist, as in a damaged file, are ignored. A cell
-/// whose ring does not exist is freed instead of redelivered.
+/// Slabs in memory of a device follow memory::StreamPage: the caller has settled the lane. A cell
+/// is freed instead of redelivered if its generation was read. Numbers of cells, lanes or rings
+/// that do not exist, as in a damaged file, are ignored. A cell whose ring does not exist is freed
+/// instead of redelivered.
 template <class Rules>
 class Reaper {
  public:
@@ -150,6 +153,10 @@ class Reaper {
 
   void redeliver(std::uint32_t c) noexcept {
     Cell& cell = control_.cell(c);
+    if (is_on_device(control_, c) &&
+        control_.streams().read(c, cell.descriptor.generation) != memory::Progress::kPending) {
+      return free(c);
+    }
     cell.attempt = cell.attempt + 1;
     publish_again(c);
   }

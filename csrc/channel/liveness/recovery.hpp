@@ -5,6 +5,7 @@
 
 #include "channel/liveness/lanes.hpp"
 #include "channel/liveness/reaper.hpp"
+#include "channel/liveness/stream_work.hpp"
 
 namespace flowtrain::channel {
 
@@ -14,7 +15,10 @@ namespace flowtrain::channel {
 /// Memory:   the pool's control tables.
 /// Threads:  one, that of its handle's monitor.
 /// Progress: never waits. Lanes that another handle is recovering, or whose cells a living lane is
-///           moving, are left for a later call. An interrupted recovery is repeated.
+///           moving, are left for a later call. So is a lane with slabs or streams in memory of a
+///           device until its process has ended: it may have lost its lock alone, and streams
+///           cannot be stopped. If it ran in another PID namespace, only handles in that one can
+///           tell. An interrupted recovery is repeated.
 /// Ordering: lane.state, as in Lanes.
 /// Errors:   never throws, except for lack of memory of its own.
 template <class Rules = ReapRules>
@@ -25,7 +29,7 @@ class Recovery {
       : control_(control), lanes_(lanes), own_lane_(own_lane) {}
 
   /// @param drain  Called with the dead lane of a pool handle, before its cells are reclaimed.
-  /// @return  Whether no lane is left to recover.
+  /// @return  Whether no lane is left to recover, but those that wait for the end of a process.
   template <class Drain>
   bool reclaim_dead(Drain&& drain) {
     std::vector<std::uint16_t> dead;
@@ -57,6 +61,11 @@ class Recovery {
     lane.state.store(LaneState::kDying, std::memory_order_release);  // sync: lane.state
     version.fetch_add(1, std::memory_order_release);                 // sync: control.lanes
     if (lane.role == LaneRole::kPool) drain(number);
+    const StreamWork streams(control_, number);
+    if (streams.any()) {
+      if (!os::has_ended(lane.pid, lane.process)) return true;
+      if (!streams.settle()) return false;
+    }
     const auto alive = [this](std::uint16_t other) { return lanes_.is_alive(other); };
     if (!reap<Rules>(control_, number, own_lane_, alive)) return false;
     lane.state.store(LaneState::kDead, std::memory_order_release);  // sync: lane.state

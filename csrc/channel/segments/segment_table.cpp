@@ -144,9 +144,11 @@ void SegmentTable::sweep() noexcept {
 
 bool SegmentTable::in_use(const SegmentEntry& entry) const noexcept {
   const CellRange cells = control_.cells_of(entry);
+  const bool streams = entry.kind != memory::Kind::kMemfd;
   for (std::uint32_t c = cells.first; c < cells.end; ++c) {
     const auto word = control_.word(c).load(std::memory_order_seq_cst);  // sync: cell.word
     if (lockfree::state_of(word) != lockfree::CellState::kFree) return true;
+    if (streams && !control_.streams().is_free(c)) return true;
   }
   return false;
 }

@@ -316,12 +316,13 @@ SlabView Segments::resolve(memory::Address address, std::uint64_t bytes) {
         const std::uint64_t offset = memory::offset_of(address);
         if (offset > memory.bytes() || bytes > memory.bytes() - offset) return {};
         std::byte* const host = memory.host();
-        return {memory.address() + offset, host == nullptr ? host : host + offset, local.memory};
+        return {memory.address() + offset, host == nullptr ? host : host + offset, local.memory,
+                false, memory.place().kind != memory::Kind::kMemfd};
       }
     }
     if (!retry || generation_of(table_.word(index)) != memory::generation_of(address)) break;
     const MapResult result = map(index, When::kAtUse);
-    if (result == MapResult::kAwaited) return {0, nullptr, nullptr, true};
+    if (result == MapResult::kAwaited) return SlabView{0, nullptr, nullptr, true, false};
     if (result == MapResult::kGone) break;
   }
   return {};
@@ -393,7 +394,7 @@ std::string Segments::unmapped() const {
     } else if (request && !request->failure.empty()) {
       all += " is not mapped here, because that failed: " + request->failure;
     } else if (is_skipped(i, word)) {
-      all += " is of a device, and only mapped here at its first use";
+      all += " is of a device, and mapped here only for a producer of that segment";
     } else {
       all += " is not mapped here, because " + who + " has not answered";
     }
@@ -452,7 +453,25 @@ std::shared_ptr<const memory::Memory> Segments::memory_of(std::uint32_t number) 
   return local_[number - 1].memory;
 }
 
-void Segments::close() {
+const memory::StreamSteps& Segments::steps_for(const memory::Memory& memory) {
+  const std::lock_guard lock(steps_mutex_);
+  const memory::Place& place = memory.place();
+  for (const auto& [of, steps] : steps_) {
+    if (of == place) return *steps;
+  }
+  const memory::Resource* const resource = resource_of(resources_, place.kind);
+  auto steps = resource == nullptr ? nullptr
+                                   : resource->steps(control_.streams(), place.device,
+                                                     "pool '" + pool_ + "': its stream words");
+  if (!steps) {
+    throw BadArgument("pool '" + pool_ + "': memory of kind " + text(place) +
+                      " has no streams; give no stream, and publish or release once all accesses "
+                      "are complete");
+  }
+  return *steps_.emplace_back(place, std::move(steps)).second;
+}
+
+void Segments::close(bool keep_devices) {
   {
     std::array<LocalSegment, kMaxSegments> dropped;  // Unmapped after the locks are released.
     const std::scoped_lock lock(adding_mutex_, mapping_mutex_);
@@ -461,7 +480,13 @@ void Segments::close() {
     hooks_.clear();
     *requests_ = {};
     const std::lock_guard local_lock(local_mutex_);
-    for (std::uint32_t i = 0; i < kMaxSegments; ++i) exchange(i, dropped[i]);
+    for (std::uint32_t i = 0; i < kMaxSegments; ++i) {
+      exchange(i, dropped[i]);
+      if (!keep_devices || !dropped[i].memory || dropped[i].memory->host() != nullptr) continue;
+      static_cast<void>(new auto(std::move(dropped[i].memory)));  // Leaked.
+    }
+    const std::lock_guard steps_lock(steps_mutex_);
+    if (keep_devices) static_cast<void>(new auto(steps_));  // Leaked, too: they register the words.
   }
   unmapper_->wait();
 }

@@ -33,6 +33,7 @@ struct SlabView {
   std::byte* data = nullptr;  ///< Where the host can access it; otherwise null.
   std::shared_ptr<const memory::Memory> memory;
   bool awaited = false;  ///< Null only until the living owner hands out the memory.
+  bool streams = false;  ///< In memory of a device: streams order its writes and reads.
   explicit operator bool() const { return memory != nullptr; }
 };
 
@@ -119,12 +120,21 @@ class Segments {
   /// @return Bytes of the present memory.
   std::uint64_t attach(const std::string& key, MemoryHook hook);
 
+  /// Enqueues the steps of the pool's stream words for slabs of this memory. The first call for a
+  /// device registers the words with it.
+  ///
+  /// Errors: BadArgument for memory without streams; as memory::Resource::steps.
+  const memory::StreamSteps& steps_for(const memory::Memory& memory);
+
   /// Memory of a segment; null if this handle has not mapped it.
   std::shared_ptr<const memory::Memory> memory_of(std::uint32_t number) const;
 
   /// Unmaps all memory and waits for the end of what was attached to it. Memory with views stays
   /// until its last view ends. Afterwards claim, make and map throw PoolClosed.
-  void close();
+  ///
+  /// @param keep_devices  Whether to leave memory of devices mapped until the process ends, since
+  ///                      streams still use it.
+  void close(bool keep_devices = false);
   /// In a forked child: leaves memory and socket to the parent.
   void abandon() noexcept;
 
@@ -199,6 +209,8 @@ class Segments {
   std::array<std::atomic<std::uint16_t>, kMaxSegments> skipped_{};
   std::shared_ptr<Unmapper> unmapper_ = std::make_shared<Unmapper>();
   std::unique_ptr<os::FdServer> server_;
+  std::mutex steps_mutex_;
+  std::vector<std::pair<memory::Place, std::shared_ptr<const memory::StreamSteps>>> steps_;
 };
 
 }  // namespace flowtrain::channel

@@ -85,6 +85,7 @@ RUNS = (
     Run(name="read before written", model="streams.pml", sizes=STREAMS, breaks="NO_ORDER"),
     Run(name="a process that runs on", model="streams.pml", sizes=STREAMS, breaks="TOO_EARLY"),
     Run(name="a slab not held", model="streams.pml", sizes=STREAMS_FROM_TWO, breaks="NO_HOLD"),
+    Run(name="a write under way", model="streams.pml", sizes=STREAMS, breaks="EAGER"),
     Run(name="poison forgotten", model="streams.pml", sizes=STREAMS_TO_TWO, breaks="FORGETFUL"),
     Run(name="without the walk", sizes=ENDLESS_PUSH, breaks="NO_WALK", progress=True),
 )

@@ -4,7 +4,8 @@
  * One statement is one access to shared memory, or one operation of a stream. A lane is a process: a
  * host, and a stream, which runs what the host has enqueued, in order. After the host has died, the
  * stream may go on for some operations. Generations count from 1, and a word is
- * generation * 4 + CONFIRMED + POISON. NO_ORDER, NO_HOLD, FORGETFUL and TOO_EARLY each break a part.
+ * generation * 4 + CONFIRMED + POISON. NO_ORDER, NO_HOLD, EAGER, FORGETFUL and TOO_EARLY each break a
+ * part.
  */
 #define LANES (PRODUCERS + CONSUMERS)
 #define POISON 1
@@ -31,7 +32,7 @@ byte writer_of, writer; /* One word: generation and lane change together. */
 byte reader_of, reader; /* Also one. */
 byte data;              /* The generation whose data is there; 0 is a mixture. */
 
-byte cell, owner, generation = 1;
+byte cell, owner, generation; /* The last: of the descriptor. */
 bool alive[LANES], ended[LANES], settled[LANES];
 byte gathered[LANES]; /* By its stream, ... */
 byte passed[LANES];   /* ... for this generation. */
@@ -43,27 +44,47 @@ chan stream[LANES] = [4] of { byte, byte };
 #else
 #define HELD (written % 4 == POISON)
 #endif
-#define MAY_WRITE (REACHED(read, generation - 1) && !REACHED(read, generation) && !HELD)
+#ifdef EAGER
+#define BEGUN(g) false
+#else
+#define BEGUN(g) (writer_of == (g))
+#endif
+#define NEXT (read / 4 + 1)
+#define IS_FREE (reader_of != NEXT && (REACHED(written, NEXT) || !BEGUN(NEXT) && !HELD))
 #define AWAITS_WRITE(g) (writer_of == (g) && !REACHED(written, g))
-
-inline free_cell() { d_step { cell = FREE; generation++ } }
 
 proctype producer(byte me) provided (alive[me]) {
   byte g;
   do
   :: atomic {
-       cell == FREE && generation <= GENERATIONS && MAY_WRITE ->
-       cell = LEASED; owner = me; g = generation
+       cell == FREE && NEXT <= GENERATIONS && IS_FREE ->
+       cell = LEASED; owner = me
      }
+     g = NEXT;
+     if
+     :: REACHED(written, g) -> /* Nobody reads it: skipped. */
+        d_step {
+          if
+          :: written == g * 4 + POISON -> written = written + CONFIRMED
+          :: else
+          fi
+        }
+        read = g * 4;
+        g++
+     :: else
+     fi;
      stream[me]!TEAR(g);
      stream[me]!FILL(g);
      if
      :: d_step { writer_of = g; writer = me }
         stream[me]!WRITTEN(g);
-        cell = PUBLISHED
+        if
+        :: generation = g; cell = PUBLISHED
+        :: cell = FREE /* It could not be published. */
+        fi
      :: d_step { reader_of = g; reader = me } /* Aborted. */
         stream[me]!READ(g);
-        free_cell()
+        cell = FREE
      fi
   od
 }
@@ -73,6 +94,10 @@ proctype consumer(byte me) provided (alive[me]) {
   bool released, confirmed;
   do
   :: atomic { cell == PUBLISHED -> cell = TAKEN; owner = me; g = generation }
+     if
+     :: cell = FREE; goto next /* It cannot be read. */
+     :: skip
+     fi;
      stream[me]!WAIT(g);
      stream[me]!LOOK(g);
      stream[me]!LOOK_AGAIN(g);
@@ -82,7 +107,7 @@ proctype consumer(byte me) provided (alive[me]) {
      :: !released ->
         d_step { reader_of = g; reader = me }
         stream[me]!READ(g);
-        free_cell();
+        cell = FREE;
         released = true
      :: !confirmed && passed[me] == g ->
         if
@@ -97,7 +122,9 @@ proctype consumer(byte me) provided (alive[me]) {
         fi;
         confirmed = true
      :: released && confirmed -> break
-     od
+     od;
+next:
+     skip
   od
 }
 
@@ -168,21 +195,8 @@ proctype recovery(byte l) {
   if
   :: owner == l && (cell == LEASED || cell == TAKEN) ->
      if
-     :: REACHED(read, generation) -> free_cell()
-     :: else ->
-        if
-        :: cell == LEASED ->
-           assert(!AWAITS_WRITE(generation));
-           d_step {
-             if
-             :: written == generation * 4 + POISON -> written = written + CONFIRMED
-             :: else
-             fi
-           }
-           read = generation * 4;
-           free_cell()
-        :: else -> cell = PUBLISHED
-        fi
+     :: cell == LEASED || REACHED(read, generation) -> cell = FREE
+     :: else -> cell = PUBLISHED
      fi
   :: else
   fi;
@@ -234,5 +248,5 @@ init {
     :: else -> break
     od
   }
-  assert(cell == FREE && MAY_WRITE || cell == PUBLISHED && !consumes)
+  assert(cell == FREE && IS_FREE || cell == PUBLISHED && !consumes)
 }

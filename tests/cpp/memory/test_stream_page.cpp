@@ -85,6 +85,30 @@ void poison_lets_waiters_pass_and_holds_the_slab_until_confirmed() {
   CHECK(page.finish_read(2, 0) && page.may_write(2, 1));
 }
 
+/// As after an abort, an item that could not be read, or the death of a producer.
+void a_generation_that_nobody_reads_is_skipped_once_it_is_written() {
+  const Page page(3, 5);
+  CHECK(page.is_free(0) && page.begin(0) == 5 && page.is_free(0) && page.begin(0) == 5);
+  CHECK(page.publish(0, 5) && !page.is_free(0));
+  page.stream_writes(0, 5);
+  CHECK(page.is_free(0) && page.begin(0) == 6 && page.begin(0) == 6);
+  CHECK(page.publish(1, 5) && page.settle(kProducer) && page.is_free(1) && page.begin(1) == 6);
+  CHECK(page.may_write(1, 6));
+  CHECK(page.begin_read(2, 5, kProducer) && !page.is_free(2));
+  page.stream_reads(2, 5);
+  CHECK(page.is_free(2) && page.begin(2) == 6);
+}
+
+void a_lane_has_work_until_its_streams_are_done() {
+  const Page page(1);
+  CHECK(!page.has_work(kProducer) && page.publish(0, 0) && page.has_work(kProducer));
+  CHECK(page.begin_read(0, 0, kConsumer) && page.has_work(kConsumer));
+  page.stream_writes(0, 0);
+  CHECK(!page.has_work(kProducer) && page.has_work(kConsumer));
+  page.stream_reads(0, 0);
+  CHECK(!page.has_work(kConsumer));
+}
+
 void a_dead_consumers_slab_is_free_once_its_producer_has_written() {
   const Page page(2);
   CHECK(page.publish(0, 0) && page.publish(1, 0));
@@ -111,9 +135,7 @@ void an_aborted_lease_is_settled_with_its_producer() {
 /// item, and an overwrite takes two operations, between which it is neither.
 class Walk {
  public:
-  explicit Walk(std::uint64_t seed) : random_(seed), page_(kSlabs, 0xfffffff0U) {
-    for (Cell& cell : cells_) cell.generation = 0xfffffff0U;
-  }
+  explicit Walk(std::uint64_t seed) : random_(seed), page_(kSlabs, 0xfffffff0U) {}
 
   void run() {
     for (int i = 0; i < 3000; ++i) step();
@@ -122,7 +144,7 @@ class Walk {
     for (const auto& [lane, stream] : streams_) CHECK(stream.empty());
     CHECK(taken_.empty());
     for (std::uint32_t s = 0; s < kSlabs; ++s) {
-      CHECK(cells_[s].state == State::kFree && page_.may_write(s, cells_[s].generation));
+      CHECK(cells_[s].state == State::kFree && page_.is_free(s));
     }
   }
 
@@ -155,7 +177,7 @@ class Walk {
       case 0:
       case 1: return produce ? lease(s) : free_leased(s);
       case 2: return publish(s);
-      case 3: return take(s);
+      case 3: return draw(20) == 0 ? discard(s) : take(s);
       case 4: return release(s);
       case 5: return confirm();
       case 6: return kills_ && draw(20) == 0 ? die(draw(2) == 0 ? producer_ : consumer_) : settle();
@@ -165,8 +187,8 @@ class Walk {
 
   void lease(std::uint32_t s) {
     Cell& cell = cells_[s];
-    if (cell.state != State::kFree || !page_.may_write(s, cell.generation)) return;
-    cell = {State::kLeased, cell.generation, producer_, ++items_};
+    if (cell.state != State::kFree || !page_.is_free(s)) return;
+    cell = {State::kLeased, page_.begin(s), producer_, ++items_};
     streams_[producer_].push_back([this, s] { return data_[s] = kTorn, true; });
     streams_[producer_].push_back([this, s, item = cell.item] { return data_[s] = item, true; });
   }
@@ -185,6 +207,10 @@ class Walk {
     page_.submitted_write(s, cell.generation, producer_);
     if (kills_ && draw(50) == 0) return die(producer_);  // Before it pushed the descriptor.
     cell.state = State::kPublished;
+  }
+  /// An item that no consumer can read.
+  void discard(std::uint32_t s) {
+    if (cells_[s].state == State::kPublished) free(s);
   }
   void take(std::uint32_t s) {
     Cell& cell = cells_[s];
@@ -246,7 +272,6 @@ class Walk {
         Cell& cell = cells_[s];
         if (cell.lane != lane) continue;
         if (cell.state == State::kLeased) {
-          CHECK(page_.finish_read(s, cell.generation));
           free(s);
         } else if (cell.state == State::kTaken) {
           if (has_reached(page_.words(s).read, cell.generation)) {
@@ -259,7 +284,7 @@ class Walk {
       return true;
     });
   }
-  void free(std::uint32_t s) { cells_[s] = {State::kFree, cells_[s].generation + 1, 0, 0}; }
+  void free(std::uint32_t s) { cells_[s] = {}; }
   void write_on(std::uint32_t lane, std::atomic<StreamWord>& word, std::uint32_t generation) {
     streams_[lane].push_back([&word, generation] {
       word.store(stream_word(generation));
@@ -295,6 +320,8 @@ void every_walk_gathers_what_was_written_and_leaves_nothing() {
 int main() {
   a_generation_takes_its_steps_once_and_in_order();
   poison_lets_waiters_pass_and_holds_the_slab_until_confirmed();
+  a_generation_that_nobody_reads_is_skipped_once_it_is_written();
+  a_lane_has_work_until_its_streams_are_done();
   a_dead_consumers_slab_is_free_once_its_producer_has_written();
   an_aborted_lease_is_settled_with_its_producer();
   every_walk_gathers_what_was_written_and_leaves_nothing();
