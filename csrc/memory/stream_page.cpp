@@ -108,6 +108,15 @@ bool StreamPage::has_work(std::uint32_t lane) const noexcept {
   return false;
 }
 
+bool StreamPage::must_settle(std::uint32_t lane) const noexcept {
+  for (std::uint32_t slab = 0; slab < slabs_; ++slab) {
+    const std::uint64_t reader = words_[slab].reader.load(std::memory_order_relaxed);
+    const StreamWord poisoned = stream_word(generation_of_word(reader)) | kPoison;
+    if (is_by(reader, lane) && written_of(words_[slab]) == poisoned) return true;
+  }
+  return has_work(lane);
+}
+
 Progress StreamPage::written(std::uint32_t slab, std::uint32_t generation) const noexcept {
   return progress(written_of(words_[slab]), generation);
 }

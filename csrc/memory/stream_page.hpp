@@ -112,6 +112,9 @@ class StreamPage {
   std::uint32_t begin(std::uint32_t slab) const noexcept;
   /// Whether a stream of the lane has yet to write a word.
   bool has_work(std::uint32_t lane) const noexcept;
+  /// Whether settle has something to do for the lane: it has_work, or has not confirmed a poisoned
+  /// slab.
+  bool must_settle(std::uint32_t lane) const noexcept;
   Progress written(std::uint32_t slab, std::uint32_t generation) const noexcept;
   Progress read(std::uint32_t slab, std::uint32_t generation) const noexcept;
   /// Whether a write of `written` was submitted, so that a wait for it may be.

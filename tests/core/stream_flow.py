@@ -261,6 +261,6 @@ class Flow:
 
 ALL_FREE = """
 producer = Producer(Pool.open(sys.argv[1]), segment=1)
-leases = [producer.lease((BYTES,), "uint8", timeout_s=30) for _ in range(SLABS)]
+leases = [producer.lease((BYTES,), "uint8", timeout_s=10) for _ in range(SLABS)]
 print("all free")
 """

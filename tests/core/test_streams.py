@@ -70,6 +70,20 @@ def test_a_killed_process_leaves_nothing_waiting_lost_or_leaked(
         assert len(seen.lost) > 5 and len(seen.gathered) > 20
 
 
+def test_a_consumer_that_dies_before_it_confirms_leaves_its_slabs_free(
+    spawn: Spawn, driver: Path, name: str
+) -> None:
+    flow = Flow(spawn, driver, name, seed=7, delay_us=30_000)
+    flow.publish(3)
+    flow.answer(flow.producer)
+    flow.kill(flow.producer)  # Before its stream has written.
+    flow.take(3)
+    assert flow.answer(flow.consumer) == 3
+    time.sleep(0.5)  # The consumer's stream has passed by poison.
+    flow.kill(flow.consumer)
+    flow.drain()
+
+
 def run(driver: Path, name: str, code: str, **fake: int) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", ONE_PROCESS + PEER + WORDS + code, name],

@@ -45,7 +45,7 @@ class StreamWork {
   }
 
   /// Whether the lane's process can still do something to a slab while it runs: its streams have
-  /// work, or it holds or moves a cell.
+  /// work, it has not confirmed an item, or it holds or moves a cell.
   bool any() const noexcept {
     const lockfree::LaneIntent& intent = control_.lane(lane_).intent;
     const auto moving = {
@@ -66,7 +66,7 @@ class StreamWork {
           return true;
         }
       }
-      return part(cells).has_work(lane_);
+      return part(cells).must_settle(lane_);
     });
   }
 

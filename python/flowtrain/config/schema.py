@@ -18,6 +18,7 @@ from flowtrain.config.parallel import ModuleParallel, ParallelConfig
 from flowtrain.config.sources import SourceConfig, check_import_path, check_sources
 
 Part = Literal["encoder", "projector", "backbone"]
+Tier = Literal["host", "auto", "device", "fake"]
 
 LOGIT_BYTES = 1 << 28
 """Default of `train.logit_bytes`."""
@@ -219,6 +220,11 @@ class PoolConfig:
     further cells for segments that are being replaced."""
     scale: float = 2.0
     """Size of the pool as a multiple of the minimum, if `bytes` is null."""
+    tier: Tier = "host"
+    """Where rows lie: `host`, or the memory of the sending rank's `device`, in which streams write
+    and read them and no rank waits for a copy. `auto` is `device` with `model.device: cuda`, except
+    in runs whose encoder ranks come and go. `fake` is memory of the host that is handled as that of
+    a device, for tests."""
     dtype: Dtype | None = None
     """Dtype of the rows that cross the pool, and of their gradients; null takes
     `model.compute_dtype`."""
@@ -346,7 +352,23 @@ class RunConfig:
             f"{self.schedule_steps}",
         )
 
+        self._check_tier()
         self._check_parallel()
+
+    def _check_tier(self) -> None:
+        tier = self.pool.tier
+        require(
+            tier != "device" or self.model.device == "cuda",
+            f"pool.tier=device with model.device={self.model.device}: there is no such memory; set "
+            "pool.tier to host, or model.device to cuda",
+        )
+        layout = self.flow.rank_layout
+        comes_and_goes = self.flow.elastic and self.flow.mode == "frozen"
+        require(
+            tier != "device" or not comes_and_goes or (layout is not None and layout.colocated),
+            "pool.tier=device with flow.mode=frozen: encoder ranks that come and go send rows by "
+            "memory of the host; set pool.tier to host or auto, or flow.elastic to false",
+        )
 
     def _check_parallel(self) -> None:
         layout = self.flow.rank_layout

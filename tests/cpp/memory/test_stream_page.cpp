@@ -80,7 +80,9 @@ void poison_lets_waiters_pass_and_holds_the_slab_until_confirmed() {
     page.stream_reads(slab, 0);
   }
   CHECK(page.may_write(0, 1) && !page.may_write(1, 1));
+  CHECK(!page.has_work(kConsumer) && page.must_settle(kConsumer));
   CHECK(page.confirm(0, 0) && !page.confirm(1, 0) && page.may_write(1, 1));
+  CHECK(!page.must_settle(kConsumer));
   // Nobody had waited for it: a host ends it.
   CHECK(page.finish_read(2, 0) && page.may_write(2, 1));
 }

@@ -37,11 +37,15 @@ def context_of(
         colocated=flow.chosen.colocated,
         sharded=config.parallel_of("encoder").meets != "never",
     )
+    tier = config.pool.tier
+    if tier == "auto" and (world.device.type != "cuda" or config.elastic):
+        tier = "host"
     return RankContext(
         flow=flow,
         seed=config.train.seed,
         dtype=DTYPES[config.model.pass_dtype],
         pool_dtype=pool_dtype,
+        tier=tier,
         world=world,
         store=membership.store,
         pool=membership.pool,

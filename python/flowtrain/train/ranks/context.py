@@ -8,6 +8,7 @@ import torch
 
 from flowtrain.config.flow import FlowConfig
 from flowtrain.config.layout import ModuleName, RankLayout
+from flowtrain.config.schema import Tier
 from flowtrain.models.family import Family
 from flowtrain.steps import Space
 from flowtrain.train.control.activity import Activity
@@ -31,6 +32,7 @@ class RankContext:
         seed: Seed of dropout.
         dtype: Dtype of the passes.
         pool_dtype: Dtype of rows in the pool.
+        tier: Memory of the pool in which rows lie, as of `Pool.add_segment`.
         world: Ranks that hold the same modules.
         store: The job's store.
         pool: The job's pool.
@@ -46,6 +48,7 @@ class RankContext:
     seed: int
     dtype: torch.dtype
     pool_dtype: torch.dtype
+    tier: Tier
     world: World
     store: JobStore
     pool: Pool
@@ -84,6 +87,8 @@ class RankContext:
             num_readers=layout.encoder_ranks if readers == "encoder" else layout.backbone_ranks,
             space=self.space,
             dtype=self.pool_dtype,
+            tier=self.tier,
+            device=self.world.device.index or 0,
             activity=self.activity,
             loopback=loopback,
         )

@@ -91,6 +91,7 @@ class Rank:
             for kind in KINDS:
                 if (handler := getattr(part, kind, None)) is not None:
                     self._handlers[kind, module] = handler
+        self._handlers["exchange", None] = self._exchange
         self._sizes = SpaceNeed(activation=0, gradient=0)
         self._events = context.activity.events
         self._profiler = profiler
@@ -213,6 +214,15 @@ class Rank:
             self._backbone.sender.reserve(sizes.gradient)
         self._sizes = sizes
 
+    def _exchange(self, plan: StepPlan, action: Action) -> None:
+        """Agree on a step, whose rows are complete."""
+        self._confirm()
+        self.update.exchange(plan, action)
+
+    def _confirm(self) -> None:
+        for part in self._parts:
+            part.receiver.confirm()
+
     def _evaluate(self, plan: StepPlan, _: Action) -> None:
         result = self._evaluations.run([part.module.module for part in self._parts])
         self.update.restart()
@@ -225,6 +235,7 @@ class Rank:
 
     def _forget(self, plan: StepPlan, _: Action) -> None:
         """Drop what is kept of a step, or of a batch of an evaluation."""
+        self._confirm()
         self._checkpoints.poll()
         self._context.plans.forget(plan.step)
         if self._encoder is not None:

@@ -1,10 +1,12 @@
 """Copies between tensors and slabs of the pool.
 
 A copy runs on the stream on which the rank computes, so that it is ordered with the kernels around
-it and no stream waits for another. The other side may learn of a copy only when it is complete: a
-separate thread waits for a CUDA event before it publishes a lease or releases an item, and the rank
-enqueues further work meanwhile. A separate copy stream would save microseconds of copies beside the
-milliseconds of an item, and would have to keep the memory of each tensor alive across streams.
+it. In memory of a device the slab is published or released on that stream, and the stream of the
+other side waits. In memory of the host the other side may learn of a copy only when it is complete:
+a separate thread waits for a CUDA event before it publishes a lease or releases an item, and the
+rank enqueues further work meanwhile. A separate copy stream would save microseconds of copies
+beside the milliseconds of an item, and would have to keep the memory of each tensor alive across
+streams.
 """
 
 from __future__ import annotations
@@ -29,6 +31,10 @@ class Copies:
         self._name = name
         self._thread: ThreadPoolExecutor | None = None
         self._pending: deque[Future[None]] = deque()
+        # Items of devices whose copies may not be complete, and an event after the last one of each
+        # device.
+        self._unconfirmed: list[Item] = []
+        self._events: dict[torch.device, torch.cuda.Event] = {}
 
     def publish(self, rows: torch.Tensor, lease: Lease, key: int) -> None:
         """Copy rows into a lease and publish it.
@@ -39,6 +45,11 @@ class Copies:
             key: Key of the item.
         """
         view = torch.from_dlpack(lease)
+        if view.is_cuda:
+            view.copy_(rows)
+            del view
+            lease.publish(key)
+            return
         if not rows.is_cuda:
             view.copy_(rows)
             del view
@@ -58,6 +69,15 @@ class Copies:
             out: Tensor to fill, on any device and of any dtype, with the shape of the item.
         """
         view = torch.from_dlpack(item)
+        if view.is_cuda:
+            # Between two devices the copy runs on the stream of the one that is read.
+            out.copy_(view)
+            self._events[view.device] = event = torch.cuda.Event(blocking=True)
+            event.record(torch.cuda.current_stream(view.device))
+            del view
+            item.release()
+            self._unconfirmed.append(item)
+            return
         if not out.is_cuda:
             out.copy_(view)
             del view
@@ -68,10 +88,23 @@ class Copies:
         del view
         self._when_complete(out.device, kept, item.release)
 
+    def confirm(self) -> None:
+        """Wait for the copies of items in memory of devices, and check that these were written.
+
+        Raises:
+            StaleAddress: The process that sent an item died before.
+        """
+        for event in self._events.values():
+            event.synchronize()
+        self._events.clear()
+        while self._unconfirmed:
+            self._unconfirmed.pop().confirm()
+
     def drain(self) -> None:
-        """Wait until all leases are published and all items released."""
+        """Wait until all leases are published, and all items released and confirmed."""
         while self._pending:
             self._pending.popleft().result()
+        self.confirm()
 
     def _when_complete(
         self, device: torch.device, kept: list[torch.Tensor], then: Callable[[], None]

@@ -97,8 +97,16 @@ class RecordReceiver:
         """Current state of the edge to this rank."""
         return [self._consumer.explain()]
 
+    def confirm(self) -> None:
+        """Check that what was gathered so far is the data, once the copies are complete.
+
+        Raises:
+            StaleAddress: The sender of a record in memory of a device died before it was written.
+        """
+        self._copies.confirm()
+
     def drain(self) -> None:
-        """Wait until all gathered records are released."""
+        """Wait until all gathered records are released, and check them."""
         self._copies.drain()
 
     def _begin(self, step: int) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from flowtrain.config.schema import Tier
 from flowtrain.steps import Space, step_name
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.records.copies import Copies
@@ -24,6 +25,8 @@ class RecordSender:
         readers: Module of the ranks that read; the inbox of number r is the ring `<readers>.<r>`.
         num_readers: Number of these ranks.
         space: How records are split into slabs.
+        tier: Memory of this rank's segment, as of `Pool.add_segment`.
+        device: Number of the device of such memory.
         dtype: Dtype of the rows in the pool. All are cast to it, also those that this rank reads
             itself, so that numbers do not depend on the layout.
         activity: Told of waits for a free slab.
@@ -37,6 +40,8 @@ class RecordSender:
         readers: str,
         num_readers: int,
         space: Space,
+        tier: Tier,
+        device: int,
         dtype: torch.dtype,
         activity: Activity,
         loopback: Loopback | None = None,
@@ -45,6 +50,8 @@ class RecordSender:
         self._readers = readers
         self._num_readers = num_readers
         self._space = space
+        self._tier: Tier = tier
+        self._device = device
         self._dtype = dtype
         self._activity = activity
         self._loopback = loopback
@@ -77,7 +84,9 @@ class RecordSender:
             producer.close()
         if self._segment is not None:
             self._pool.drop_segment(self._segment)
-        self._segment = self._pool.add_segment(classes=[(self._space.slab_bytes, slabs)])
+        self._segment = self._pool.add_segment(
+            classes=[(self._space.slab_bytes, slabs)], tier=self._tier, device=self._device
+        )
         self._producers = {
             r: Producer(self._pool, ring=f"{self._readers}.{r}", segment=self._segment)
             for r in range(self._num_readers)

@@ -116,6 +116,7 @@ RULES: dict[str, Rule] = {
     "pool.max_cells": "taken",
     "pool.scale": "taken",
     "pool.dtype": "taken",
+    "pool.tier": "taken",
     "checkpoint.every": "taken",
     "checkpoint.keep": "taken",
     "checkpoint.background": "taken",

@@ -11,7 +11,15 @@ import pytest
 import torch
 
 from flowtrain.train.records.copies import Copies
-from flowtrain_core import Consumer, Pool, PoolClosed, PoolTimeout, Producer, ViewsAlive
+from flowtrain_core import (
+    Consumer,
+    Pool,
+    PoolClosed,
+    PoolTimeout,
+    Producer,
+    StaleAddress,
+    ViewsAlive,
+)
 
 
 class OnDevice(torch.Tensor):
@@ -80,6 +88,32 @@ def test_an_item_is_released_only_when_its_copy_is_complete(
     gate.set()
     copies.drain()
     producer.lease((4,), "float32", timeout_s=5).abort()
+
+
+def test_slabs_of_a_device_wait_for_no_copy_and_are_confirmed_after_it(
+    pool: Pool, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "from_dlpack", lambda _: rows())
+    copies, producer = Copies("test"), Producer(pool)
+    copies.publish(rows(), producer.lease((4,), "float32"), key=7)
+    item = Consumer(pool).get(timeout_s=5)
+    confirmed = []
+
+    class Poisoned:
+        def release(self) -> None:
+            item.release()
+
+        def confirm(self) -> None:
+            confirmed.append(gate.is_set())
+            raise StaleAddress("its producer died")
+
+    copies.release(Poisoned(), rows())  # type: ignore[arg-type]
+    producer.lease((4,), "float32", timeout_s=5).abort()  # The slab is released.
+    threading.Timer(0.1, gate.set).start()
+    with pytest.raises(StaleAddress):
+        copies.confirm()
+    assert confirmed == [True]
+    copies.confirm()
 
 
 def test_an_error_after_a_copy_is_raised_in_the_rank(pool: Pool, gate: threading.Event) -> None:
