@@ -1,4 +1,4 @@
-"""Training on a device, with the pool in host memory, against plain loops."""
+"""Training on a device, with the pool in either memory, against plain loops."""
 
 from __future__ import annotations
 
@@ -52,6 +52,31 @@ def test_training_on_a_device_equals_a_plain_loop_there(row: Row, tmp_path: Path
 def _no_run_is_left() -> Iterator[None]:
     with end_runs():
         yield
+
+
+@pytest.mark.parametrize(
+    "flow", [{"encoder_ranks": 1}, {"ranks": 2}], ids=["decoupled", "colocated"]
+)
+def test_rows_in_memory_of_the_device_change_no_loss(flow: dict[str, int], tmp_path: Path) -> None:
+    write_tiny_data(tmp_path / "data", text_only=0.2, multi_image=0.2)
+
+    def run(tier: str) -> Run:
+        tree = run_tree(
+            tmp_path / tier,
+            tmp_path / "data",
+            flow=flow,
+            model={"device": "cuda"},
+            pool={"tier": tier, "scale": 1.0},
+        )
+        return Run(tree)
+
+    host, device = run("host"), run("device")
+    wanted, found = host.succeed(), device.succeed()
+    edges = "".join(path.read_text() for path in (tmp_path / "device").rglob("edges/*.txt"))
+    assert "takes device memory" in edges and "takes shared memory" not in edges
+    for mine, theirs in zip(found, wanted, strict=True):
+        print(mine["loss"], theirs["loss"])
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
 
 
 def test_ranks_that_share_a_device_log_it_and_agree_with_the_host(tmp_path: Path) -> None:
