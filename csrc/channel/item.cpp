@@ -33,7 +33,8 @@ void Item::wait(StreamHandle stream) {
   if (!slab_.streams || slab_.data != nullptr) return;
   consumer_->pool()
       .segments()
-      .steps_for(*slab_.memory)
+      .streams()
+      .on(slab_.memory->place())
       .wait_written(stream, cell_, descriptor_.generation);
   stream_ = stream;
 }
@@ -59,10 +60,11 @@ void Item::finish_read(std::optional<StreamHandle> stream) {
   const StreamHandle on = stream.value_or(stream_.value_or(memory::kByHost));
   Pool& pool = consumer_->pool();
   if (on != memory::kByHost) {
-    const memory::StreamSteps& steps = pool.segments().steps_for(*slab_.memory);
+    const memory::StreamSteps& steps = pool.segments().streams().on(slab_.memory->place());
     // Otherwise `read` could be written before `written`.
     if (stream_ != on) wait(on);
-    return steps.release_on(on, cell_, descriptor_.generation, consumer_->lane());
+    steps.release_on(on, cell_, descriptor_.generation, consumer_->lane());
+    return pool.wait_if_closed(steps, on);
   }
   const memory::StreamPage streams = pool.control().streams();
   if (streams.finish_read(cell_, descriptor_.generation)) return;

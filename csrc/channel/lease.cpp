@@ -67,9 +67,11 @@ void Lease::finish_write(std::optional<StreamHandle> stream) {
   }
   const StreamHandle on = stream.value_or(stream_.value_or(memory::kByHost));
   Pool& pool = producer_->pool();
+  pool.check_open();
   if (on != memory::kByHost) {
     pool.segments()
-        .steps_for(*slab_.memory)
+        .streams()
+        .on(slab_.memory->place())
         .publish_on(on, leased_.cell, generation_, producer_->lane());
   } else if (!pool.control().streams().finish_write(leased_.cell, generation_)) {
     throw PoolCorrupt("publish: the stream words of cell " + std::to_string(leased_.cell) +
@@ -81,11 +83,11 @@ void Lease::finish_write(std::optional<StreamHandle> stream) {
 
 void Lease::skip_to_read(std::optional<StreamHandle> stream) {
   const StreamHandle on = stream.value_or(stream_.value_or(memory::kByHost));
-  if (written_ || on == memory::kByHost) return;
-  producer_->pool()
-      .segments()
-      .steps_for(*slab_.memory)
-      .release_on(on, leased_.cell, generation_, producer_->lane());
+  if (on == memory::kByHost) return;
+  Pool& pool = producer_->pool();
+  const memory::StreamSteps& steps = pool.segments().streams().on(slab_.memory->place());
+  if (!written_) steps.release_on(on, leased_.cell, generation_, producer_->lane());
+  pool.wait_if_closed(steps, on);
 }
 
 void Lease::abort(std::optional<StreamHandle> stream) {
@@ -104,7 +106,7 @@ void Lease::release() noexcept {
   try {
     if (slab_.streams) skip_to_read({});
   } catch (const std::exception&) {
-    return;  // The device is in use, nobody knows for how long: the slab stays this lane's.
+    return;  // The slab stays this lane's: see Pool::try_leave.
   }
   producer_->abort(leased_, layout_.bytes);
 }

@@ -190,29 +190,31 @@ Pool::~Pool() {
   } catch (const Error&) {
     // The readers of a lost item get StaleAddress.
   }
+  // A stream may wait for an item that was given back.
+  if (segments_->streams().used() && StreamWork::any_lane_pending(control_)) keep_for_streams();
   file_.reset();  // While registered, so that a child forked before this also closes it.
   unregister_pool(this);
 }
 
 void Pool::leave(std::uint16_t lane) {
-  const StreamWork streams(control_, lane);
-  if (!streams.pending()) {
-    streams.settle();  // What its consumer did not confirm.
-    return lanes_->leave(lane);
-  }
+  if (try_leave(lane)) return;
   const std::lock_guard lock(leaving_mutex_);
   leaving_.insert(lane);
 }
 
+bool Pool::try_leave(std::uint16_t lane) {
+  const StreamWork streams(control_, lane);
+  // It holds a slab only if the device failed. Then nobody knows when its work ends, but with the
+  // process.
+  if (streams.pending() || streams.holds()) return false;
+  streams.settle();  // What its consumer did not confirm.
+  lanes_->leave(lane);
+  return true;
+}
+
 void Pool::leave_idle() {
   const std::lock_guard lock(leaving_mutex_);
-  std::erase_if(leaving_, [this](std::uint16_t lane) {
-    const StreamWork streams(control_, lane);
-    if (streams.pending()) return false;
-    streams.settle();
-    lanes_->leave(lane);
-    return true;
-  });
+  std::erase_if(leaving_, [this](std::uint16_t lane) { return try_leave(lane); });
 }
 
 bool Pool::streams_pending() const {
@@ -225,6 +227,9 @@ bool Pool::streams_pending() const {
 
 void Pool::close(const Interrupted& interrupted) {
   if (forked() || closed_.exchange(true, std::memory_order_relaxed)) return;
+  // Pairs with the one in wait_if_closed: either the work of a stream is found below, or the call
+  // that enqueued it waits for it.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   end_publishing();
   std::string loss;
   if (joined_) {
@@ -237,7 +242,7 @@ void Pool::close(const Interrupted& interrupted) {
     if (!forked()) leave_idle();
     loss = hand_over(interrupted);
     if (busy) {
-      control_.keep_mapped();
+      keep_for_streams();
       loss += (loss.empty() ? "" : "; ") + std::string("pool '") + name_ +
               "': this handle is closed now, but streams of this process had not written or read " +
               "all of their slabs within " + std::to_string(deadline.waited_s()) +
@@ -257,6 +262,16 @@ void Pool::close(const Interrupted& interrupted) {
   removal_.reset();
   dead_changed_.notify_all();
   if (!loss.empty()) throw PoolTimeout(loss);
+}
+
+void Pool::keep_for_streams() {
+  control_.keep_mapped();
+  segments_->streams().keep();
+}
+
+void Pool::wait_if_closed(const memory::StreamSteps& steps, memory::StreamHandle stream) const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (closed()) steps.synchronize(stream);
 }
 
 /// Waits for the calls that publish without having seen `closed_`, so that what follows finds their

@@ -92,6 +92,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
   const std::string& label() const { return label_; }
   std::uint16_t lane() const { return lane_; }
   const Control& control() const { return control_; }
+  /// If the pool is closed, waits until a stream has done what was just enqueued for a slab: the
+  /// pool does not keep its memory any more.
+  void wait_if_closed(const memory::StreamSteps& steps, memory::StreamHandle stream) const;
   /// Ends the lanes that were left while their streams had work, once they have none.
   void leave_idle();
   Lanes& lanes() { return *lanes_; }
@@ -144,6 +147,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
   /// Ends a lane of this handle, or leaves that to a later call if its streams have work.
   void leave(std::uint16_t lane);
+  bool try_leave(std::uint16_t lane);
+  /// Leaves the words mapped and registered until the process ends.
+  void keep_for_streams();
   bool streams_pending() const;
   Pool(const PoolOptions& options, os::Fd folder, os::Fd file, Control control);
   static std::shared_ptr<Pool> create_unfilled(const PoolOptions& options,

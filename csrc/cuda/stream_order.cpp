@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/math.hpp"
 #include "cuda/context.hpp"
+#include "cuda/copy.hpp"
 #include "cuda/device.hpp"
 #include "cuda/driver.hpp"
 
@@ -124,6 +125,10 @@ void StreamOrder::release_on(StreamHandle stream, std::uint32_t slab, std::uint3
     page_.cancel_read(slab, generation);
     throw;
   }
+}
+
+void StreamOrder::synchronize(StreamHandle stream) const {
+  cuda::synchronize(device_, stream_of(stream));
 }
 
 }  // namespace flowtrain::cuda

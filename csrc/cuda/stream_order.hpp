@@ -31,6 +31,7 @@ class StreamOrder final : public memory::StreamSteps {
                     std::uint32_t generation) const override;
   void release_on(memory::StreamHandle stream, std::uint32_t slab, std::uint32_t generation,
                   std::uint32_t lane) const override;
+  void synchronize(memory::StreamHandle stream) const override;
 
  private:
   void check(std::uint32_t slab) const;

@@ -108,6 +108,16 @@ bool StreamPage::has_work(std::uint32_t lane) const noexcept {
   return false;
 }
 
+bool StreamPage::is_idle() const noexcept {
+  for (std::uint32_t slab = 0; slab < slabs_; ++slab) {
+    const SlabWords& words = words_[slab];
+    const std::uint32_t writing = generation_of_word(writer_of(words));
+    if (awaits_write(words, writing) && !has_reached(read_of(words), writing)) return false;
+    if (awaits_read(words)) return false;
+  }
+  return true;
+}
+
 bool StreamPage::must_settle(std::uint32_t lane) const noexcept {
   for (std::uint32_t slab = 0; slab < slabs_; ++slab) {
     const std::uint64_t reader = words_[slab].reader.load(std::memory_order_relaxed);

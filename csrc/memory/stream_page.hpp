@@ -112,6 +112,8 @@ class StreamPage {
   std::uint32_t begin(std::uint32_t slab) const noexcept;
   /// Whether a stream of the lane has yet to write a word.
   bool has_work(std::uint32_t lane) const noexcept;
+  /// Whether no stream has yet to write a word.
+  bool is_idle() const noexcept;
   /// Whether settle has something to do for the lane: it has_work, or has not confirmed a poisoned
   /// slab.
   bool must_settle(std::uint32_t lane) const noexcept;

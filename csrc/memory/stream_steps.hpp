@@ -13,7 +13,7 @@ inline constexpr StreamHandle kByHost = UINTPTR_MAX;
 ///
 /// Memory:   the page's; it must outlive the work on the streams, and so must this.
 /// Threads:  as StreamPage.
-/// Progress: only enqueues. A stream waits on the device, never its host.
+/// Progress: only enqueues, but synchronize. A stream waits on the device, never its host.
 /// Ordering: a stream's work before publish_on is visible to work after wait_written of any other
 ///           stream; work before release_on ends before StreamPage::is_free holds again. Call
 ///           publish_on before the descriptor is pushed, and release_on before the cell is freed:
@@ -40,6 +40,8 @@ class StreamSteps {
   /// @param lane  Of the consumer, or of the producer that aborts.
   virtual void release_on(StreamHandle stream, std::uint32_t slab, std::uint32_t generation,
                           std::uint32_t lane) const = 0;
+  /// Waits on the host until the stream has done all of its work.
+  virtual void synchronize(StreamHandle stream) const = 0;
 };
 
 }  // namespace flowtrain::memory

@@ -44,9 +44,8 @@ class StreamWork {
                               [&](const CellRange& cells) { return part(cells).has_work(lane_); });
   }
 
-  /// Whether the lane's process can still do something to a slab while it runs: its streams have
-  /// work, it has not confirmed an item, or it holds or moves a cell.
-  bool any() const noexcept {
+  /// Whether the lane holds or moves a cell.
+  bool holds() const noexcept {
     const lockfree::LaneIntent& intent = control_.lane(lane_).intent;
     const auto moving = {
         lockfree::run_of(
@@ -66,7 +65,22 @@ class StreamWork {
           return true;
         }
       }
-      return part(cells).must_settle(lane_);
+      return false;
+    });
+  }
+
+  /// Whether the lane's process can still do something to a slab while it runs: it holds or moves a
+  /// cell, its streams have work, or it has not confirmed an item.
+  bool any() const noexcept {
+    return holds() || any_device_segment(control_, [&](const CellRange& cells) {
+             return part(cells).must_settle(lane_);
+           });
+  }
+
+  /// Whether a stream of any lane has yet to write a word.
+  static bool any_lane_pending(const Control& control) noexcept {
+    return any_device_segment(control, [&](const CellRange& cells) {
+      return !control.streams().part(cells.first, cells.end - cells.first).is_idle();
     });
   }
 

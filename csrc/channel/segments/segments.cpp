@@ -10,15 +10,8 @@
 
 namespace flowtrain::channel {
 
-static_assert(kMaxSegments <= 64, "Segments::mapped has one bit for each");
-
 std::string Segments::socket_of(std::uint16_t lane) const {
   return os::path_in(folder_, std::to_string(lane) + ".sock");
-}
-
-void Segments::announce_in(std::uint16_t lane) {
-  const std::lock_guard lock(local_mutex_);
-  lane_ = lane;
 }
 
 /// Under adding_mutex_.
@@ -33,23 +26,20 @@ void Segments::start_server(std::uint16_t lane) {
 os::Exported Segments::serve(memory::Address segment) {
   const std::uint32_t index = memory::segment_of(segment) - 1U;
   if (index >= kMaxSegments) return {};
-  std::shared_ptr<const memory::Memory> found;
-  {
-    const std::lock_guard lock(local_mutex_);
-    const LocalSegment& local = local_[index];
-    if (local.generation == memory::generation_of(segment)) found = local.memory;
-  }
+  const auto found = local_.find(index, memory::generation_of(segment));
   return found ? found->export_memory() : os::Exported();
 }
 
 void Segments::serve_orphans() noexcept {
   const std::unique_lock lock(adding_mutex_, std::try_to_lock);
-  if (!lock || closed_ || server_ || !lane_) return;
+  const std::optional<std::uint16_t> lane = local_.lane();
+  if (!lock || closed_ || server_ || !lane) return;
   for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
     const SegmentWord word = table_.word(i);
-    if (!has_memory(word) || !is_mapped(i, word) || lanes_.is_alive(owner_of(word))) continue;
+    if (!has_memory(word) || !local_.is_mapped(i, word) || lanes_.is_alive(owner_of(word)))
+      continue;
     try {
-      start_server(*lane_);
+      start_server(*lane);
     } catch (const std::exception&) {
       // Out of descriptors or threads, or the pool was removed. The next call tries again.
     }
@@ -105,7 +95,7 @@ std::uint32_t Segments::make(const Claim& claim, const memory::Carving& carving,
       os::prefault(made->host(), made->bytes(), table_.text(index));
     call_hooks(*made, index);
     table_.fill(index, carving);
-    store_local(index, {std::move(made), generation_of(word)});
+    local_.store(index, std::move(made), generation_of(word));
     table_.make_live(index, word);
   } catch (...) {
     table_.cancel(index, word);
@@ -137,21 +127,17 @@ Segments::MapResult Segments::map(std::uint32_t index, When when) {
   const std::unique_lock lock(mapping_mutex_, std::try_to_lock);
   if (!lock) return MapResult::kAwaited;  // Another thread maps, and may be in the hook.
   check_open();
-  drop_stale(index);
+  local_.drop_stale(index);
   const SegmentWord word = table_.word(index);
   std::optional<Request>& request = (*requests_)[index];
   if (!has_memory(word)) {
     request.reset();
     return MapResult::kGone;
   }
-  {
-    const std::lock_guard local_lock(local_mutex_);
-    const LocalSegment& local = local_[index];
-    if (local.memory && local.generation == generation_of(word)) return MapResult::kMapped;
-  }
+  if (local_.find(index, generation_of(word))) return MapResult::kMapped;
   const bool on_device = control_.segment(index).kind != memory::Kind::kMemfd;
-  if (when == When::kEarly && on_device && !maps_devices_.load(std::memory_order_relaxed)) {
-    skip(index, word, Skip::kUntilUse);
+  if (when == When::kEarly && on_device && !local_.maps_devices()) {
+    local_.skip(index, word, LocalSegments::Skip::kUntilUse);
     return MapResult::kGone;
   }
   if (!request || request->generation != generation_of(word)) {
@@ -162,7 +148,7 @@ Segments::MapResult Segments::map(std::uint32_t index, When when) {
     return map(index, word, *request);
   } catch (const MemoryUnreachable& error) {
     request->failure = error.what();
-    skip(index, word, Skip::kUnreachable);
+    local_.skip(index, word, LocalSegments::Skip::kUnreachable);
     throw;
   } catch (const Error& error) {
     request->failure = error.what();
@@ -198,7 +184,7 @@ Segments::MapResult Segments::map(std::uint32_t index, SegmentWord word, Request
     if (imported) {
       auto shared = unmapper_->share(std::move(imported));
       call_hooks(*shared, index);
-      if (!store_local(index, {std::move(shared), generation_of(word)})) return MapResult::kGone;
+      if (!local_.store(index, std::move(shared), generation_of(word))) return MapResult::kGone;
       control_.header().space.notify();  // Waiting leases use only mapped segments.
       return MapResult::kMapped;
     }
@@ -234,91 +220,17 @@ std::optional<std::uint16_t> Segments::holder_of(std::uint32_t index, SegmentWor
   return std::nullopt;
 }
 
-// Under local_mutex_, the word of an entry is at least as new as the entry's LocalSegment.
-
-/// Stores a mapping, unless its entry was reused meanwhile; returns whether it is stored.
-bool Segments::store_local(std::uint32_t index, LocalSegment local) noexcept {
-  const std::lock_guard lock(local_mutex_);
-  const bool current = generation_of(table_.word(index)) == local.generation;
-  if (current) exchange(index, local);
-  return current;
-}
-
-/// Drops the mapping of a dead segment, also if its entry was reused.
-void Segments::drop_stale(std::uint32_t index) noexcept {
-  LocalSegment dropped;  // Unmapped after the lock is released.
-  const std::lock_guard lock(local_mutex_);
-  const SegmentWord word = table_.word(index);
-  const LocalSegment& local = local_[index];
-  const bool dead = state_of(word) == SegmentState::kDead;
-  if (local.memory && (dead || generation_of(word) != local.generation)) exchange(index, dropped);
-}
-
-/// Under local_mutex_. The caller unmaps the former content, then in `local`, without the lock.
-void Segments::exchange(std::uint32_t index, LocalSegment& local) noexcept {
-  const std::uint64_t bit = std::uint64_t{1} << index;
-  std::swap(local_[index], local);
-  const std::uint64_t others = mapped_.load(std::memory_order_relaxed) & ~bit;
-  mapped_.store(local_[index].memory ? others | bit : others, std::memory_order_relaxed);
-  const std::uint16_t generation = local_[index].generation;
-  generations_[index].store(generation, std::memory_order_relaxed);
-  if (lane_) {
-    control_.lane(*lane_).mapped[index].store(generation,
-                                              std::memory_order_release);  // sync: lane.mapped
-  }
-}
-
-/// Says that a segment is not mapped early.
-void Segments::skip(std::uint32_t index, SegmentWord word, Skip why) noexcept {
-  const std::lock_guard lock(local_mutex_);
-  if (why == Skip::kUntilUse && maps_devices_.load(std::memory_order_relaxed)) return;
-  if (is_skipped(index, word) || is_mapped(index, word)) return;
-  skipped_[index].store(generation_of(word), std::memory_order_relaxed);
-  if (lane_) {
-    control_.lane(*lane_).mapped[index].store(Lane::kNotMapped | generation_of(word),
-                                              std::memory_order_release);  // sync: lane.mapped
-  }
-}
-
-bool Segments::is_skipped(std::uint32_t index, SegmentWord word) const noexcept {
-  return skipped_[index].load(std::memory_order_relaxed) == generation_of(word);
-}
-
-void Segments::map_devices() noexcept {
-  if (maps_devices_.exchange(true, std::memory_order_relaxed)) return;
-  const std::lock_guard lock(local_mutex_);
-  for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
-    if (!is_skipped(i, table_.word(i))) continue;
-    skipped_[i].store(0, std::memory_order_relaxed);
-    if (lane_) {
-      // From now on, owners that close wait for this handle.
-      control_.lane(*lane_).mapped[i].store(local_[i].generation,
-                                            std::memory_order_release);  // sync: lane.mapped
-    }
-  }
-}
-
-/// Whether the present segment of an entry is mapped, and not only a former one.
-bool Segments::is_mapped(std::uint32_t index, SegmentWord word) const noexcept {
-  return (mapped() >> index & 1) != 0 &&
-         generations_[index].load(std::memory_order_relaxed) == generation_of(word);
-}
-
 SlabView Segments::resolve(memory::Address address, std::uint64_t bytes) {
   const std::uint32_t index = memory::segment_of(address) - 1U;
   if (index >= kMaxSegments) return {};
   for (const bool retry : {true, false}) {
-    {
-      const std::lock_guard lock(local_mutex_);
-      const LocalSegment& local = local_[index];
-      if (local.memory && local.generation == memory::generation_of(address)) {
-        const memory::Memory& memory = *local.memory;
-        const std::uint64_t offset = memory::offset_of(address);
-        if (offset > memory.bytes() || bytes > memory.bytes() - offset) return {};
-        std::byte* const host = memory.host();
-        return {memory.address() + offset, host == nullptr ? host : host + offset, local.memory,
-                false, memory.place().kind != memory::Kind::kMemfd};
-      }
+    if (auto memory = local_.find(index, memory::generation_of(address))) {
+      const std::uint64_t offset = memory::offset_of(address);
+      if (offset > memory->bytes() || bytes > memory->bytes() - offset) return {};
+      std::byte* const host = memory->host();
+      const bool streams = memory->place().kind != memory::Kind::kMemfd;
+      return {memory->address() + offset, host == nullptr ? host : host + offset, std::move(memory),
+              false, streams};
     }
     if (!retry || generation_of(table_.word(index)) != memory::generation_of(address)) break;
     const MapResult result = map(index, When::kAtUse);
@@ -371,7 +283,7 @@ std::vector<int> Segments::pending_sockets() {
 bool Segments::has_unmapped() const noexcept {
   for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
     const SegmentWord word = table_.word(i);
-    if (has_memory(word) && !is_mapped(i, word) && !is_skipped(i, word)) return true;
+    if (has_memory(word) && !local_.is_mapped(i, word) && !local_.is_skipped(i, word)) return true;
   }
   return false;
 }
@@ -382,7 +294,7 @@ std::string Segments::unmapped() const {
   for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
     const SegmentWord word = table_.word(i);
     const bool making = state_of(word) == SegmentState::kMaking;
-    if (!(making || has_memory(word)) || is_mapped(i, word)) continue;
+    if (!(making || has_memory(word)) || local_.is_mapped(i, word)) continue;
     const Request* const request = lock && (*requests_)[i] ? &*(*requests_)[i] : nullptr;
     const bool owned = lanes_.is_alive(owner_of(word));
     const std::uint16_t lane = !owned && request ? request->holder : owner_of(word);
@@ -393,7 +305,7 @@ std::string Segments::unmapped() const {
       all += " is still being made by " + who;
     } else if (request && !request->failure.empty()) {
       all += " is not mapped here, because that failed: " + request->failure;
-    } else if (is_skipped(i, word)) {
+    } else if (local_.is_skipped(i, word)) {
       all += " is of a device, and mapped here only for a producer of that segment";
     } else {
       all += " is not mapped here, because " + who + " has not answered";
@@ -434,7 +346,7 @@ std::uint64_t Segments::attach(const std::string& key, MemoryHook hook) {
   if (!known) hooks_.emplace_back(key, std::move(hook));
   std::uint64_t bytes = 0;
   for (std::uint32_t i = 0; i < kMaxSegments; ++i) {
-    const auto present = memory_of(i + 1);
+    const auto present = local_.find(i);
     if (!present) continue;
     try {
       call_hooks(*present, i);
@@ -448,45 +360,19 @@ std::uint64_t Segments::attach(const std::string& key, MemoryHook hook) {
   return bytes;
 }
 
-std::shared_ptr<const memory::Memory> Segments::memory_of(std::uint32_t number) const {
-  const std::lock_guard lock(local_mutex_);
-  return local_[number - 1].memory;
-}
-
-const memory::StreamSteps& Segments::steps_for(const memory::Memory& memory) {
-  const std::lock_guard lock(steps_mutex_);
-  const memory::Place& place = memory.place();
-  for (const auto& [of, steps] : steps_) {
-    if (of == place) return *steps;
-  }
-  const memory::Resource* const resource = resource_of(resources_, place.kind);
-  auto steps = resource == nullptr ? nullptr
-                                   : resource->steps(control_.streams(), place.device,
-                                                     "pool '" + pool_ + "': its stream words");
-  if (!steps) {
-    throw BadArgument("pool '" + pool_ + "': memory of kind " + text(place) +
-                      " has no streams; give no stream, and publish or release once all accesses "
-                      "are complete");
-  }
-  return *steps_.emplace_back(place, std::move(steps)).second;
-}
-
 void Segments::close(bool keep_devices) {
   {
-    std::array<LocalSegment, kMaxSegments> dropped;  // Unmapped after the locks are released.
+    std::array<LocalSegments::Shared, kMaxSegments> dropped;  // Unmapped after the locks.
     const std::scoped_lock lock(adding_mutex_, mapping_mutex_);
     closed_ = true;  // No segment is made after this, so the drain that follows finds all.
     server_.reset();
     hooks_.clear();
     *requests_ = {};
-    const std::lock_guard local_lock(local_mutex_);
-    for (std::uint32_t i = 0; i < kMaxSegments; ++i) {
-      exchange(i, dropped[i]);
-      if (!keep_devices || !dropped[i].memory || dropped[i].memory->host() != nullptr) continue;
-      static_cast<void>(new auto(std::move(dropped[i].memory)));  // Leaked.
+    dropped = local_.take_all();
+    for (LocalSegments::Shared& memory : dropped) {
+      if (!keep_devices || !memory || memory->host() != nullptr) continue;
+      static_cast<void>(new auto(std::move(memory)));  // Leaked.
     }
-    const std::lock_guard steps_lock(steps_mutex_);
-    if (keep_devices) static_cast<void>(new auto(steps_));  // Leaked, too: they register the words.
   }
   unmapper_->wait();
 }

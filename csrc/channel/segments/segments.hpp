@@ -15,6 +15,8 @@
 #include "base/deadline.hpp"
 #include "channel/layout/control.hpp"
 #include "channel/liveness/lanes.hpp"
+#include "channel/segments/device_streams.hpp"
+#include "channel/segments/local_segments.hpp"
 #include "channel/segments/segment_table.hpp"
 #include "channel/segments/unmapper.hpp"
 #include "memory/carve.hpp"
@@ -69,7 +71,7 @@ class Segments {
         resources_(resources) {}
 
   /// Announces what is mapped here in the lane of this handle.
-  void announce_in(std::uint16_t lane);
+  void announce_in(std::uint16_t lane) { local_.announce_in(lane); }
 
   /// A segment that has cells, but no memory yet.
   struct Claim {
@@ -91,7 +93,7 @@ class Segments {
   /// Says that the process uses a device's memory, so that it is mapped early. Otherwise only the
   /// first use of one of its slabs maps it: a context on the device takes hundreds of megabytes
   /// there, and what is forked afterwards cannot use the device.
-  void map_devices() noexcept;
+  void map_devices() noexcept { local_.map_devices(); }
   /// Repeats refresh until the deadline, or until all missing answers are of owners that got their
   /// request kOwnerResponseS ago or earlier; false only if `interrupted` ended it.
   bool map_all(const Deadline& deadline, const Interrupted& interrupted);
@@ -99,7 +101,7 @@ class Segments {
   std::vector<int> pending_sockets();
   /// One bit for each mapped segment, by its index. The bit stays set if the entry is reused, until
   /// the former segment is dropped.
-  std::uint64_t mapped() const noexcept { return mapped_.load(std::memory_order_relaxed); }
+  std::uint64_t mapped() const noexcept { return local_.mapped(); }
   /// Whether there is memory to be mapped early that is not.
   bool has_unmapped() const noexcept;
   /// Hands out memory whose owner is gone, if any is mapped here and no call is adding a segment.
@@ -120,14 +122,13 @@ class Segments {
   /// @return Bytes of the present memory.
   std::uint64_t attach(const std::string& key, MemoryHook hook);
 
-  /// Enqueues the steps of the pool's stream words for slabs of this memory. The first call for a
-  /// device registers the words with it.
-  ///
-  /// Errors: BadArgument for memory without streams; as memory::Resource::steps.
-  const memory::StreamSteps& steps_for(const memory::Memory& memory);
+  /// Enqueues the steps of the pool's stream words for slabs in such memory.
+  DeviceStreams& streams() { return streams_; }
 
   /// Memory of a segment; null if this handle has not mapped it.
-  std::shared_ptr<const memory::Memory> memory_of(std::uint32_t number) const;
+  std::shared_ptr<const memory::Memory> memory_of(std::uint32_t number) const {
+    return local_.find(number - 1);
+  }
 
   /// Unmaps all memory and waits for the end of what was attached to it. Memory with views stays
   /// until its last view ends. Afterwards claim, make and map throw PoolClosed.
@@ -154,12 +155,6 @@ class Segments {
     std::string failure;                       ///< Why the last mapping failed.
   };
 
-  /// State of a segment in this handle.
-  struct LocalSegment {
-    std::shared_ptr<const memory::Memory> memory;
-    std::uint16_t generation = 0;
-  };
-
   /// kEarly: before a slab of it is used.
   enum class When { kEarly, kAtUse };
   MapResult map(std::uint32_t index, When when);
@@ -168,14 +163,6 @@ class Segments {
   std::optional<std::uint16_t> holder_of(std::uint32_t index, SegmentWord word,
                                          const Request& request) const noexcept;
   bool may_answer() const;
-  bool store_local(std::uint32_t index, LocalSegment local) noexcept;
-  void drop_stale(std::uint32_t index) noexcept;
-  /// kUntilUse: unless map_devices was called meanwhile.
-  enum class Skip { kUntilUse, kUnreachable };
-  void skip(std::uint32_t index, SegmentWord word, Skip why) noexcept;
-  void exchange(std::uint32_t index, LocalSegment& local) noexcept;
-  bool is_mapped(std::uint32_t index, SegmentWord word) const noexcept;
-  bool is_skipped(std::uint32_t index, SegmentWord word) const noexcept;
   /// Under adding_mutex_ or mapping_mutex_. Throws PoolClosed after close.
   void check_open() const;
   void check_admitted() const;
@@ -192,25 +179,16 @@ class Segments {
   std::string pool_;
   const os::Fd& folder_;
   memory::Resources resources_;
-  std::atomic<bool> maps_devices_{false};
-  std::optional<std::uint16_t> lane_;  // Of this handle.
-  std::mutex adding_mutex_;            // Never held while another handle has a lock.
+  std::mutex adding_mutex_;  // Never held while another handle has a lock.
   mutable std::mutex mapping_mutex_;
   bool closed_ = false;                                    // Written under both.
   std::vector<std::pair<std::string, MemoryHook>> hooks_;  // By key; written under both.
   using Requests = std::array<std::optional<Request>, kMaxSegments>;
   std::unique_ptr<Requests> requests_ = std::make_unique<Requests>();  // Under mapping_mutex_.
-  mutable std::mutex local_mutex_;  // Never held while another process is asked.
-  std::array<LocalSegment, kMaxSegments> local_;
-  // Segments with a mapping, and their generations; written under local_mutex_.
-  std::atomic<std::uint64_t> mapped_{0};
-  std::array<std::atomic<std::uint16_t>, kMaxSegments> generations_{};
-  // Generations of segments that are not mapped early; written under local_mutex_.
-  std::array<std::atomic<std::uint16_t>, kMaxSegments> skipped_{};
+  LocalSegments local_{control_, table_};
+  DeviceStreams streams_{control_, resources_, pool_};
   std::shared_ptr<Unmapper> unmapper_ = std::make_shared<Unmapper>();
   std::unique_ptr<os::FdServer> server_;
-  std::mutex steps_mutex_;
-  std::vector<std::pair<memory::Place, std::shared_ptr<const memory::StreamSteps>>> steps_;
 };
 
 }  // namespace flowtrain::channel
