@@ -111,7 +111,7 @@ def refuse(call, *args, **named):
     try:
         print(call(*args, **named))
     except (PoolTimeout, StaleAddress, ValueError) as error:
-        print(str(error).replace(pool.name, "p"))
+        print(str(error).replace(sys.argv[1], "p"))
 """
 
 
@@ -172,6 +172,44 @@ print("closed")
     first, second, *rest = run(driver, name, code)
     assert "there was no slab" in first and "there was no slab" in second
     assert rest == ["closed"]
+
+
+def test_a_lease_that_outlives_its_pool_waits_for_its_stream(driver: Path, name: str) -> None:
+    code = """
+words = Words(pool.name)
+slab = lease()
+address_of(slab, STREAM)
+raw_wait(STREAM, words.registration.device_address + 64, 1 << 32)
+pool.close()
+if os.fork() == 0:
+    time.sleep(0.3)
+    words.words[8] = 1 << 32
+    os._exit(0)
+started = time.monotonic()
+del slab
+print(time.monotonic() - started > 0.2)
+"""
+    assert run(driver, name, code) == ["True"]
+
+
+@pytest.mark.deep  # The wait of close is ten seconds.
+def test_a_pool_whose_streams_do_not_end_is_closed_and_keeps_their_memory(
+    driver: Path, name: str
+) -> None:
+    code = """
+words = Words(pool.name)
+raw_wait(STREAM, words.registration.device_address + 64, 1 << 32)
+lease().publish(1, STREAM)
+refuse(pool.close)
+del producer, consumer, pool
+import gc; gc.collect()
+words.words[8] = 1 << 32
+cuda.synchronize(device=0, stream=STREAM)
+print(int(words.words[0]) >> 32)
+"""
+    said, written = run(driver, name, code)
+    assert "this handle is closed now, but streams of this process had not written or read" in said
+    assert written == "1"
 
 
 def test_a_step_out_of_order_is_refused(driver: Path, name: str) -> None:
