@@ -8,6 +8,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 PIP_FLAGS ?=
 WORKERS ?= 2
+UCX := libucx-cu12
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -101,8 +102,12 @@ comma := ,
 test: setup lint ctest
 	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-test-deep: setup model ctest-asan ctest-tsan
+test-deep: setup $(STAMPS)/ucx model ctest-asan ctest-tsan
 	$(PYTEST) -m deep
+
+# A UCX without RDMA, for its tests. FlowTrain opens one if there is one, and needs none.
+$(STAMPS)/ucx: $(STAMPS)/tools
+	@$(BIN)/pip install -q $(PIP_FLAGS) --no-deps $(UCX) && touch $@ || echo '$(UCX): not installed'
 
 model:
 	@command -v spin > /dev/null || $(call apt_install,spin) \
@@ -167,7 +172,7 @@ endef
 PEERS_ALONE := verl prtpy binpacking mip torchtitan==0.3.0 spmd-types==0.2.3 torchdata triton
 PEERS := iceoryx2 flatbuffers pyzmq ortools pyarrow cffi tyro
 
-bench-setup: setup
+bench-setup: setup $(STAMPS)/ucx
 	@for peer in $(PEERS_ALONE); do \
 	  $(BIN)/pip install -q $(PIP_FLAGS) --no-deps $$peer || echo "$$peer: not installed"; done
 	@# Its wheel has a package `tests`, which would hide ours from spawned processes.

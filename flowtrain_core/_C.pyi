@@ -52,6 +52,9 @@ class StaleAddress(FlowTrainError, LookupError):
 class SystemCallError(FlowTrainError, OSError):
     """A system call failed; the message names the call and its object."""
 
+class UcxError(FlowTrainError, RuntimeError):
+    """UCX cannot be opened, or refused a setting; the message names each place that was tried."""
+
 class ViewRefused(FlowTrainError, BufferError):
     """No such view: the owner has ended, or the protocol lacks its dtype or read-only memory."""
 

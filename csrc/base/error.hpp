@@ -21,7 +21,8 @@ namespace flowtrain {
   X(ViewRefused, PyExc_BufferError)        \
   X(SystemCallError, PyExc_OSError)        \
   X(MemoryUnreachable, PyExc_RuntimeError) \
-  X(CudaError, PyExc_RuntimeError)
+  X(CudaError, PyExc_RuntimeError)         \
+  X(UcxError, PyExc_RuntimeError)
 
 /// Base of every error that the core raises; in Python, of every error of FlowTrain.
 class Error : public std::runtime_error {

@@ -89,6 +89,8 @@ class Transport {
   virtual std::uint32_t add_region(std::byte* data, std::uint64_t bytes) {
     return grants_.add_region(data, bytes);
   }
+  /// Registrations of memory with devices: one per region, whatever is moved.
+  virtual std::uint64_t registrations() const { return 0; }
   /// Lets a peer open one link to this process.
   void admit(const Session& session) { grants_.admit(session); }
   /// Closes the link of a session to this process and ends its grants: afterwards their memory is

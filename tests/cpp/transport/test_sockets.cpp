@@ -1,11 +1,10 @@
 // TCP: what every transport must do, and processes that are killed and stopped.
 
-#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "os/child.hpp"
 #include "transport/conformance.hpp"
+#include "transport/deaths.hpp"
 #include "transport/refusals.hpp"
 #include "transport/sockets/endpoint.hpp"
 #include "transport/sockets/sockets.hpp"
@@ -51,96 +50,6 @@ Subject subject_on(const std::string& host) {
 }
 
 const Subject kSubject = subject_on("127.0.0.1");
-
-/// A process that receives kPlacements placements and then ends.
-class Process {
- public:
-  static constexpr std::uint64_t kBytes = 8 << 20;
-  static constexpr std::uint32_t kPlacements = 24;
-
-  Process() : child_([this] { receive(); }) {
-    pipe_.in.reset();  // So that the read fails if the child does.
-    CHECK(::read(pipe_.out.get(), address_, sizeof(address_)) == sizeof(address_));
-  }
-  std::string address() const { return address_; }
-  os::Child<std::function<void()>>& child() { return child_; }
-  /// Grants of the process, which follow from their order.
-  static Grant grant(std::uint32_t i) { return {7, i, 1, 0, 0, kBytes}; }
-
- private:
-  void receive() {
-    Host host(kSubject, kBytes);
-    host.transport->admit(session_of(7));
-    for (std::uint32_t i = 0; i < kPlacements; ++i) {
-      const Grant made = host.grant(7, 0, kBytes);
-      CHECK(made.slot == grant(i).slot && made.generation == grant(i).generation);
-    }
-    std::strcpy(address_, host.transport->address().c_str());
-    CHECK(::write(pipe_.in.get(), address_, sizeof(address_)) == sizeof(address_));
-    const Deadline deadline = Deadline::in(60);
-    while (host.closed.empty() && !deadline.passed()) {
-      host.transport->wait(deadline.within(1));
-    }
-    CHECK(host.placed.size() == kPlacements);
-  }
-
-  struct Pipe {
-    Pipe() {
-      int ends[2];
-      CHECK(::pipe(ends) == 0);
-      out.reset(ends[0]);
-      in.reset(ends[1]);
-    }
-    os::Fd out, in;
-  } pipe_;
-  char address_[64] = {};
-  os::Child<std::function<void()>> child_;
-};
-
-/// A host with a link to a process, and placements under way.
-struct Sending {
-  Sending() : payload(pattern(1, Process::kBytes)) {
-    link = host.transport->connect(process.address(), session_of(7));
-    for (std::uint32_t i = 0; i < Process::kPlacements; ++i) {
-      CHECK(link->place(Process::grant(i), {}, payload.data(), payload.size()));
-    }
-    run({&host}, [&] { return !host.acknowledged.empty(); });
-  }
-  Process process;
-  Host host{kSubject};
-  Bytes payload;
-  std::shared_ptr<Link> link;
-};
-
-void a_killed_process_is_an_error() {
-  Sending sending;
-  sending.process.child().send(SIGKILL);
-  run({&sending.host}, [&] { return !sending.link->error().empty(); });
-  CHECK(sending.host.acknowledged.size() < Process::kPlacements);
-  CHECK(sending.link->error().find(sending.process.address()) != std::string::npos);
-}
-
-void a_stopped_process_is_a_stall_that_goes_on() {
-  Sending sending;
-  CHECK(sending.process.child().stop());
-  run({&sending.host}, [&] { return sending.link->stalled_ns() > 1'500'000'000; });
-  CHECK(sending.link->error().empty());
-  CHECK(sending.host.transport->explain().find("has taken nothing for 1 s") != std::string::npos);
-  sending.process.child().send(SIGCONT);
-  CHECK(sending.host.transport->flush(*sending.link, Deadline::in(30)));
-  CHECK(sending.host.acknowledged.size() == Process::kPlacements);
-  sending.link->abort();
-  CHECK(sending.process.child().wait() == os::Child<std::function<void()>>::End::kDone);
-}
-
-/// A dropped link ends as by abort.
-void a_link_that_nobody_holds_ends() {
-  Pair pair(kSubject);
-  CHECK(pair.link->send({}));
-  run({&pair.a, &pair.b}, [&] { return pair.b.messages.size() == 1; });
-  pair.link.reset();
-  run({&pair.a, &pair.b}, [&] { return !pair.b.closed.empty(); });
-}
 
 void a_port_without_a_listener_is_an_error_of_the_link() {
   Host host(kSubject);
@@ -203,13 +112,12 @@ void frames_may_arrive_byte_by_byte() {
 
 }  // namespace
 
-int main() {
+int main(int count, char** arguments) {
+  if (count > 1) return receive(kSubject, arguments[1]);
   check(kSubject);
   check_refusals(kSubject);
+  check_deaths(kSubject);
   if (::access("/proc/net/if_inet6", F_OK) == 0) messages_arrive(subject_on("::1"));
-  a_killed_process_is_an_error();
-  a_stopped_process_is_a_stall_that_goes_on();
-  a_link_that_nobody_holds_ends();
   a_port_without_a_listener_is_an_error_of_the_link();
   peers_that_linger_are_closed();
   frames_may_arrive_byte_by_byte();

@@ -1,0 +1,136 @@
+#include "transport/ucx/engine.hpp"
+
+#include <utility>
+
+#include "base/error.hpp"
+#include "transport/address.hpp"
+#include "transport/ucx/devices.hpp"
+#include "transport/ucx/endpoint.hpp"
+
+namespace flowtrain::transport {
+namespace ucx {
+namespace {
+
+constexpr unsigned kMajor = 1, kMinor = 13;
+
+/// Settings of a context, on top of those in the environment.
+class Settings {
+ public:
+  explicit Settings(const Library& library) : library_(library) {
+    check(library, library.calls.config_read(nullptr, nullptr, &config_), "ucp_config_read", "UCX");
+  }
+  ~Settings() { library_.calls.config_release(config_); }
+  Settings(const Settings&) = delete;
+  Settings& operator=(const Settings&) = delete;
+
+  void set(const std::string& name, const std::string& value) {
+    check(library_, library_.calls.config_modify(config_, name.c_str(), value.c_str()),
+          "ucp_config_modify", "UCX setting " + name + "=" + value);
+  }
+  const Config* get() const { return config_; }
+
+ private:
+  const Library& library_;
+  Config* config_ = nullptr;
+};
+
+}  // namespace
+
+Engine::Engine(const Library& library, const std::string& host, const UcxOptions& options)
+    : library_(library) {
+  try {
+    start(host, options);
+  } catch (...) {
+    stop();
+    throw;
+  }
+}
+
+Engine::~Engine() { stop(); }
+
+void Engine::start(const std::string& host, const UcxOptions& options) {
+  const std::string what = "transport UCX at " + host;
+  const Address at = address_of(host, "0");
+  const auto chosen = ucx_settings(host, options);
+  devices_ = chosen.at("NET_DEVICES");
+  Settings settings(library_);
+  for (const auto& [name, value] : chosen) settings.set(name, value);
+  const Params params{Params::kFeatures, Params::kAm | Params::kWakeup};
+  check(library_, calls().init_version(kMajor, kMinor, &params, settings.get(), &context_),
+        "ucp_init", what);
+  const WorkerParams of_worker{WorkerParams::kThreadMode, WorkerParams::kSingle};
+  check(library_, calls().worker_create(context_, &of_worker, &worker_), "ucp_worker_create", what);
+  check(library_, calls().worker_get_efd(worker_, &event_fd_), "ucp_worker_get_efd", what);
+
+  AmHandlerParam handler{};
+  handler.field_mask = AmHandlerParam::kId | AmHandlerParam::kCallback | AmHandlerParam::kArg;
+  handler.id = Endpoint::kMessageId;
+  handler.cb = [](void* arg, const void* header, std::size_t header_bytes, void* data,
+                  std::size_t bytes, const AmRecvParam* param) {
+    const auto& open = static_cast<Engine*>(arg)->endpoints;
+    const bool named = (param->recv_attr & AmRecvParam::kReplyEp) != 0;
+    const auto found = named ? open.find(param->reply_ep) : open.end();
+    if (found == open.end()) return kOk;  // Dropped: nobody has said which peer it comes from.
+    const bool announced = (param->recv_attr & AmRecvParam::kRndv) != 0;
+    return found->second->on_message(header, header_bytes, data, bytes, announced);
+  };
+  handler.arg = this;
+  check(library_, calls().worker_set_am_recv_handler(worker_, &handler),
+        "ucp_worker_set_am_recv_handler", what);
+
+  ListenerParams listening{};
+  listening.field_mask = ListenerParams::kSockAddr | ListenerParams::kConnHandler;
+  listening.sockaddr = {at.get(), at.size};
+  listening.conn_handler.cb = [](ConnRequest* request, void* arg) {
+    static_cast<Engine*>(arg)->requests.push_back(request);
+  };
+  listening.conn_handler.arg = this;
+  check(library_, calls().listener_create(worker_, &listening, &listener_), "ucp_listener_create",
+        what);
+  ListenerAttr attr{};
+  attr.field_mask = ListenerAttr::kSockAddr;
+  check(library_, calls().listener_query(listener_, &attr), "ucp_listener_query", what);
+  address_ = text_of(attr.sockaddr);
+}
+
+void Engine::stop() noexcept {
+  for (ConnRequest* const request : std::exchange(requests, {})) {
+    calls().listener_reject(listener_, request);
+  }
+  if (listener_ != nullptr) calls().listener_destroy(listener_);
+  for (const Region& region : regions_) calls().mem_unmap(context_, region.handle);
+  if (worker_ != nullptr) calls().worker_destroy(worker_);
+  if (context_ != nullptr) calls().cleanup(context_);
+}
+
+void Engine::add_region(std::byte* data, std::uint64_t bytes) {
+  const MemMapParams params{MemMapParams::kAddress | MemMapParams::kLength, data, bytes};
+  Mem* handle = nullptr;
+  check(library_, calls().mem_map(context_, &params, &handle), "ucp_mem_map",
+        "transport UCX: a region of " + std::to_string(bytes) + " bytes cannot be registered");
+  regions_.push_back({data, bytes, handle});
+}
+
+Mem* Engine::handle_of(const std::byte* data, std::uint64_t bytes) const {
+  for (const Region& region : regions_) {
+    if (data >= region.data && data + bytes <= region.data + region.bytes) return region.handle;
+  }
+  return nullptr;
+}
+
+}  // namespace ucx
+
+std::map<std::string, std::string> ucx_settings(const std::string& host,
+                                                const UcxOptions& options) {
+  std::map<std::string, std::string> settings = options.settings;
+  // Processes of one host have the pool.
+  settings.try_emplace("TLS", "^sm");
+  settings.try_emplace("NET_DEVICES", ucx::devices_of(address_of(host, "0").storage));
+  // The owner reads from the peer, where a device can: no key for its memory leaves it.
+  settings.try_emplace("RNDV_SCHEME", "get_zcopy");
+  // Puts over TCP are not checked.
+  settings.insert_or_assign("TCP_PUT_ENABLE", std::string("n"));
+  return settings;
+}
+
+}  // namespace flowtrain::transport

@@ -1,0 +1,168 @@
+#include "transport/ucx/ucx.hpp"
+
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/error.hpp"
+#include "os/fd.hpp"
+#include "transport/ucx/engine.hpp"
+#include "transport/ucx/incoming.hpp"
+#include "transport/ucx/outgoing.hpp"
+
+namespace flowtrain::transport {
+namespace {
+
+using ucx::Incoming;
+using ucx::Outgoing;
+
+/// Time for a peer to open a session, or to close after it was refused.
+constexpr std::int64_t kPatienceNs = 2'000'000'000;
+constexpr std::size_t kMaxStrangers = 64;
+
+class Ucx final : public Transport {
+ public:
+  Ucx(const std::string& host, Receiver& receiver, const UcxOptions& options,
+      std::uint32_t max_grants)
+      : Transport(receiver, max_grants),
+        engine_(ucx::open_library(options.search), host, options),
+        epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+        timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)) {
+    if (!epoll_ || !timer_) throw_errno("transport UCX: cannot make an epoll set");
+    watch(engine_.event_fd());
+    watch(timer_.get());
+  }
+  ~Ucx() override {
+    for (const auto& link : outgoing_) link->abort();
+    for (const auto& connection : incoming_) connection->close();
+    engine_.events.clear();
+  }
+
+  std::uint32_t add_region(std::byte* data, std::uint64_t bytes) override {
+    engine_.add_region(data, bytes);
+    return Transport::add_region(data, bytes);
+  }
+  std::uint64_t registrations() const override { return engine_.num_regions(); }
+
+  void dismiss(std::uint64_t session) override {
+    for (const auto& connection : incoming_) {
+      if (connection->session() == session) connection->dismiss();
+    }
+    grants_.dismiss(session);
+  }
+
+  std::string address() const override { return engine_.address(); }
+
+  std::shared_ptr<Link> connect(const std::string& address, const Session& session) override {
+    auto link = std::make_shared<Outgoing>(engine_, address, session, receiver_);
+    link->greet(session.ticket);
+    outgoing_.push_back(link);
+    return link;
+  }
+
+  int progress_fd() const override { return epoll_.get(); }
+  bool arm() override { return engine_.events.empty() && engine_.arm(); }
+
+  bool progress() override {
+    bool did = engine_.progress();
+    for (auto* const request : std::exchange(engine_.requests, {})) accept(request);
+    while (!engine_.events.empty()) {
+      const ucx::Event event = std::move(engine_.events.front());
+      engine_.events.pop_front();
+      if (event.at->is_open()) event.at->handle(event);
+      did = true;
+    }
+    for (std::size_t i = 0; i < incoming_.size(); ++i) incoming_[i]->acknowledge();
+    sweep();
+    return did;
+  }
+
+  std::string explain() const override {
+    const ucx::Library& library = engine_.library();
+    std::string found = "UCX " + library.version + " (" + library.found + ", " + library.path +
+                        ") at " + engine_.address() + " through " + engine_.devices() + ", " +
+                        std::to_string(engine_.num_regions()) + " regions registered";
+    for (const auto& link : outgoing_) {
+      if (!link->error().empty()) continue;
+      found += "\n  to " + link->peer() + ": " + std::to_string(link->pending()) + " pending";
+      const std::int64_t stalled_ms = link->stalled_ns() / 1'000'000;
+      if (stalled_ms >= 1000) {
+        found += ", and the peer has taken nothing for " + std::to_string(stalled_ms / 1000) + " s";
+      }
+    }
+    for (const auto& connection : incoming_) {
+      if (connection->is_open() && connection->session() != 0) {
+        found += "\n  from " + connection->peer();
+      }
+    }
+    return found;
+  }
+
+ private:
+  void watch(int fd) {
+    epoll_event event{EPOLLIN, {.fd = fd}};
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+      throw_errno("transport UCX: cannot wait for events");
+    }
+  }
+
+  void accept(ucx::ConnRequest* request) {
+    // Of too many strangers the last are dropped, so that they cannot use up all descriptors.
+    if (strangers() >= kMaxStrangers) {
+      engine_.calls().listener_reject(engine_.listener(), request);
+      return;
+    }
+    try {
+      incoming_.push_back(std::make_shared<Incoming>(engine_, request, grants_, receiver_));
+    } catch (const UcxError&) {
+      // The peer has gone meanwhile; it has no session that could end.
+    }
+  }
+
+  std::size_t strangers() const {
+    return static_cast<std::size_t>(std::ranges::count_if(
+        incoming_, [](const auto& each) { return each->is_stranger() && each->is_open(); }));
+  }
+
+  /// Drops what is closed, closes what is overdue, and sets the timer for the rest.
+  void sweep() {
+    bool waits = false;
+    for (std::size_t i = 0; i < incoming_.size(); ++i) {
+      incoming_[i]->expire(kPatienceNs);
+      waits = waits || incoming_[i]->is_stranger() || incoming_[i]->is_refused();
+    }
+    for (const auto& link : outgoing_) {
+      if (link.use_count() == 1) link->abort();  // Its last user has dropped it.
+    }
+    std::erase_if(incoming_, [](const auto& each) { return !each->is_open(); });
+    std::erase_if(outgoing_, [](const auto& each) { return !each->is_open(); });
+    if (waits) {
+      std::uint64_t expirations;
+      static_cast<void>(::read(timer_.get(), &expirations, sizeof(expirations)));
+    }
+    if (std::exchange(timer_runs_, waits) == waits) return;
+    const timespec every{waits ? 1 : 0, 0};
+    const itimerspec set{every, every};
+    ::timerfd_settime(timer_.get(), 0, &set, nullptr);
+  }
+
+  ucx::Engine engine_;
+  os::Fd epoll_;
+  os::Fd timer_;
+  bool timer_runs_ = false;
+  std::vector<std::shared_ptr<Incoming>> incoming_;
+  std::vector<std::shared_ptr<Outgoing>> outgoing_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> open_ucx(const std::string& host, Receiver& receiver,
+                                    const UcxOptions& options, std::uint32_t max_grants) {
+  return std::make_unique<Ucx>(host, receiver, options, max_grants);
+}
+
+}  // namespace flowtrain::transport

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "transport/transport.hpp"
+#include "transport/ucx/library.hpp"
+
+namespace flowtrain::transport {
+
+struct UcxOptions {
+  ucx::Search search;
+  /// Settings of UCX without their prefix, as {"TCP_KEEPIDLE", "1s"}; they go before the
+  /// environment. TCP_PUT_ENABLE stays "n".
+  std::map<std::string, std::string> settings;
+};
+
+/// The settings with which UCX is opened for an address of this host, including those given.
+std::map<std::string, std::string> ucx_settings(const std::string& host, const UcxOptions& options);
+
+/// UCX, opened at run time: RDMA where the network has it, and TCP.
+///
+/// A frame is an active message. A payload comes with its frame (eager) if it is small. A larger
+/// one is announced by its frame, and moved into granted memory once the owner has checked it
+/// (rendezvous): over TCP by messages that UCX copies there, over RDMA by reads of the owner's
+/// device. So no peer ever gets a key for memory of this process, and puts over TCP, which nothing
+/// checks, are refused. Regions are registered once; a payload within one is sent without another
+/// registration.
+///
+/// @param host  Numeric address of an interface of this host, on which peers reach it. Payloads
+/// pass
+///              through this interface, or the RDMA devices of the same card.
+///
+/// Errors: UcxError if UCX is not found or cannot be started; BadArgument for an address that is
+/// not
+///         numeric.
+std::unique_ptr<Transport> open_ucx(const std::string& host, Receiver& receiver,
+                                    const UcxOptions& options = {},
+                                    std::uint32_t max_grants = 4096);
+
+}  // namespace flowtrain::transport

@@ -1,0 +1,244 @@
+// UCX over TCP: what every transport must do, with eager and with announced payloads, and what UCX
+// alone could do. Skipped if there is no UCX; FLOWTRAIN_TEST_UCX names a copy.
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstdlib>
+
+#include "transport/conformance.hpp"
+#include "transport/deaths.hpp"
+#include "transport/raw_ucx.hpp"
+#include "transport/refusals.hpp"
+#include "transport/sockets/endpoint.hpp"
+#include "transport/ucx/endpoint.hpp"
+#include "transport/ucx/ucx.hpp"
+
+using namespace flowtrain;
+using namespace flowtrain::transport;
+using namespace flowtrain::transport::conformance;
+
+namespace {
+
+constexpr int kSkipped = 77;
+
+UcxOptions options() {
+  UcxOptions found;
+  const char* const path = std::getenv("FLOWTRAIN_TEST_UCX");
+  if (path != nullptr) found.search.path = path;
+  found.settings["TLS"] = "tcp";
+  return found;
+}
+
+const ucx::Library& library() { return ucx::open_library(options().search); }
+
+RawUcx& raw() {
+  static RawUcx found(library(), RawUcx::kAm);
+  return found;
+}
+
+Subject subject_with(unsigned flag) {
+  return {[](Receiver& receiver) { return open_ucx("127.0.0.1", receiver, options()); },
+          [flag](const std::string& address) {
+            return std::make_unique<RawUcxPeer>(raw(), address, flag);
+          }};
+}
+
+const Subject kEager = subject_with(ucx::RequestParam::kEager);
+const Subject kAnnounced = subject_with(ucx::RequestParam::kRndv);
+
+/// What somebody else has sent does not keep others from their session.
+void another_session_works_beside(Attacked& attacked) {
+  const auto peer = kEager.connect_raw(attacked.host.transport->address());
+  peer->send(attacked.hello(), {});
+  peer->send(attacked.place(), pattern(3, kGranted));
+  run({&attacked.host}, [&] { return attacked.host.placed.size() == 1; });
+}
+
+/// Functions of one-sided transfers, which the transport does not use.
+struct Puts {
+  explicit Puts(const ucx::Library& library) {
+    void* const handle = ::dlopen(library.path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+    CHECK(handle != nullptr);
+    const auto find = [&](auto& function, const char* name) {
+      function =
+          reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(handle, name));
+      CHECK(function != nullptr);
+    };
+    find(rkey_pack, "ucp_rkey_pack");
+    find(rkey_unpack, "ucp_ep_rkey_unpack");
+    find(rkey_destroy, "ucp_rkey_destroy");
+    find(put, "ucp_put_nbx");
+  }
+  ucx::Status (*rkey_pack)(ucx::Context*, ucx::Mem*, void**, std::size_t*);
+  ucx::Status (*rkey_unpack)(ucx::Ep*, const void*, void**);
+  void (*rkey_destroy)(void*);
+  ucx::StatusPtr (*put)(ucx::Ep*, const void*, std::size_t, std::uint64_t, void*,
+                        const ucx::RequestParam*);
+};
+
+/// Keys of UCX over TCP hold nothing that the owner's UCX would check, so a peer can make them.
+void a_put_writes_nothing() {
+  const Puts puts(library());
+  RawUcx peer(library(), RawUcx::kAm | RawUcx::kRma);
+  Attacked attacked(kEager);
+  const Bytes payload(kGranted);
+  ucx::Mem* memory = nullptr;
+  const ucx::MemMapParams params{ucx::MemMapParams::kAddress | ucx::MemMapParams::kLength,
+                                 const_cast<std::byte*>(payload.data()), payload.size()};
+  CHECK(peer.calls().mem_map(peer.context, &params, &memory) == ucx::kOk);
+  void* packed = nullptr;
+  std::size_t bytes = 0;
+  CHECK(puts.rkey_pack(peer.context, memory, &packed, &bytes) == ucx::kOk);
+  {
+    RawUcxPeer putting(peer, attacked.host.transport->address(), ucx::RequestParam::kEager);
+    putting.send(attacked.hello(), {});
+    settle({&attacked.host});
+    void* key = nullptr;
+    peer.locked([&] { CHECK(puts.rkey_unpack(putting.ep(), packed, &key) == ucx::kOk); });
+    const auto to = reinterpret_cast<std::uint64_t>(attacked.host.memory.data() + kGranted);
+    const ucx::RequestParam none{};
+    for (const std::size_t size : {std::size_t{8}, payload.size()}) {
+      peer.locked([&] { puts.put(putting.ep(), payload.data(), size, to, key, &none); });
+    }
+    settle({&attacked.host});
+    settle({&attacked.host});
+    peer.locked([&] { puts.rkey_destroy(key); });
+  }
+  CHECK(attacked.host.is_untouched() && attacked.host.placed.empty());
+  ::free(packed);
+  CHECK(peer.calls().mem_unmap(peer.context, memory) == ucx::kOk);
+}
+
+/// Frames of another size, with a payload where there is none, and without an endpoint to answer
+/// to.
+void malformed_messages_are_refused() {
+  const Bytes payload(100);
+  for (const std::size_t size : {0, 127, 129}) {
+    Attacked attacked(kEager);
+    attacked.raw->send(attacked.hello(), {});
+    static_cast<RawUcxPeer*>(attacked.raw.get())
+        ->put(Bytes(size), payload, ucx::RequestParam::kReply);
+    attacked.check_refused(Reason::kNotAFrame);
+  }
+  Attacked attacked(kEager);
+  Frame message = attacked.hello();
+  message.kind = FrameKind::kMessage;
+  attacked.raw->send(attacked.hello(), {});
+  attacked.raw->send(message, payload);
+  attacked.check_refused(Reason::kNotAFrame);
+
+  Attacked unnamed(kEager);
+  const Frame hello = unnamed.hello();
+  Bytes header(sizeof(hello));
+  std::memcpy(header.data(), &hello, sizeof(hello));
+  static_cast<RawUcxPeer*>(unnamed.raw.get())->put(header, {}, 0);
+  settle({&unnamed.host});
+  CHECK(unnamed.host.refused.empty());
+  another_session_works_beside(unnamed);
+}
+
+/// A region is registered once, and what is moved to and from it not again.
+void regions_are_registered_once() {
+  Pair pair(kEager, 1 << 20);
+  pair.a.memory = pattern(1, pair.a.memory.size());
+  for (int i = 0; i < 100; ++i) {
+    CHECK(pair.link->place(pair.b.grant(7, 0, 1 << 16), {}, pair.a.memory.data(), 1 << 16));
+  }
+  run({&pair.a, &pair.b}, [&] { return pair.link->pending() == 0; });
+  CHECK(pair.a.transport->registrations() == 1 && pair.b.transport->registrations() == 1);
+}
+
+/// A peer that is told why it was refused and goes on, or never says who it is, is hung up on.
+void peers_that_linger_are_closed() {
+  Attacked attacked(kEager);
+  attacked.raw->send(attacked.hello(), {});
+  Frame frame = attacked.place();
+  frame.slot += 1;
+  attacked.raw->send(frame, {});
+  std::vector<std::unique_ptr<RawUcxPeer>> silent;
+  for (int i = 0; i < 70; ++i) {
+    silent.push_back(std::make_unique<RawUcxPeer>(raw(), attacked.host.transport->address(),
+                                                  ucx::RequestParam::kEager));
+    attacked.host.transport->progress();
+  }
+  const auto closed = [](const auto& each) { return each->is_closed(); };
+  const auto wait_for = [&](auto&& done) {
+    for (const Deadline deadline = Deadline::in(30); !done();) {
+      CHECK(!deadline.passed());
+      attacked.host.transport->wait(Deadline::in(0.1));
+    }
+  };
+  // More than 64 at a time are not taken at all.
+  wait_for([&] { return std::ranges::count_if(silent, closed) >= 6; });
+  wait_for([&] { return std::ranges::all_of(silent, closed); });
+  wait_for([&] { return static_cast<RawUcxPeer*>(attacked.raw.get())->is_closed(); });
+}
+
+/// Addresses that this process listens on.
+std::vector<std::string> listening() {
+  std::vector<std::string> found;
+  for (int fd = 0; fd < 1024; ++fd) {
+    int listens = 0;
+    socklen_t size = sizeof(listens);
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0) {
+      const std::string address = local_address(fd);
+      if (address.find(':') != std::string::npos) found.push_back(address);
+    }
+  }
+  return found;
+}
+
+/// The ports of UCX are open to anything that speaks TCP.
+void bytes_that_are_not_of_ucx_do_no_harm() {
+  Attacked attacked(kEager);
+  const auto addresses = listening();
+  CHECK(std::ranges::count(addresses, attacked.host.transport->address()) == 1);
+  CHECK(addresses.size() > 1);
+  for (const std::string& address : addresses) {
+    for (const std::string& text : {std::string("GET / HTTP/1.1\r\n\r\n"),
+                                    std::string(5000, '\xff'), std::string(5000, '\0')}) {
+      const os::Fd socket = connect_to(address);
+      settle({&attacked.host});
+      static_cast<void>(::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL));
+      settle({&attacked.host});
+    }
+  }
+  CHECK(attacked.host.refused.empty() && attacked.host.is_untouched());
+  another_session_works_beside(attacked);
+}
+
+void what_cannot_be_opened_says_why() {
+  Host* const nobody = nullptr;
+  UcxOptions wrong = options();
+  wrong.settings["NO_SUCH_THING"] = "1";
+  wrong.settings["TLS"] = "pigeons";
+  CHECK_THROWS(open_ucx("127.0.0.1", *nobody, wrong), UcxError);
+  wrong.search.path = "/nowhere/libucp.so.0";
+  CHECK_THROWS(open_ucx("127.0.0.1", *nobody, wrong), UcxError);
+  CHECK_THROWS(open_ucx("nowhere", *nobody, options()), BadArgument);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  ::setenv("UCX_LOG_LEVEL", "fatal", 1);  // It tells of each thing that it refuses.
+  try {
+    library();
+  } catch (const UcxError& error) {
+    std::fprintf(stderr, "skipped: %s\n", error.what());
+    return kSkipped;
+  }
+  if (count > 1) return receive(kEager, arguments[1]);
+  check(kEager);
+  check_refusals(kEager);
+  check_refusals(kAnnounced);
+  check_deaths(kEager);
+  a_put_writes_nothing();
+  malformed_messages_are_refused();
+  regions_are_registered_once();
+  peers_that_linger_are_closed();
+  // A UCX that is built with assertions, such as Debian's, ends the process instead.
+  if (std::getenv("FLOWTRAIN_TEST_UCX") != nullptr) bytes_that_are_not_of_ucx_do_no_harm();
+  what_cannot_be_opened_says_why();
+}
