@@ -9,8 +9,9 @@
 namespace flowtrain::transport::ucx {
 namespace {
 
-/// Larger payloads are announced.
-constexpr std::uint64_t kEagerBytes = 8192;
+/// Larger payloads are announced. For others UCX decides, and may buffer them before they are
+/// checked.
+constexpr std::uint64_t kUnannouncedBytes = 128 << 10;
 
 /// UCS_PTR_IS_PTR and UCS_PTR_RAW_STATUS.
 bool is_request(StatusPtr result) {
@@ -67,18 +68,16 @@ void Endpoint::send(const Frame& frame, const std::byte* data, std::uint64_t byt
   Operation& operation = begin(frame, false);
   RequestParam param{};
   param.op_attr_mask = RequestParam::kCallback | RequestParam::kUserData | RequestParam::kFlags;
-  param.flags =
-      RequestParam::kReply | (bytes > kEagerBytes ? RequestParam::kRndv : RequestParam::kEager);
+  param.flags = RequestParam::kReply;
+  if (bytes > kUnannouncedBytes) param.flags |= RequestParam::kRndv;
   param.cb.send = [](void* request, Status status, void* user_data) {
     Operation& ended = *static_cast<Operation*>(user_data);
     ended.of->engine_.calls().request_free(request);
     ended.of->end(ended, status);
   };
   param.user_data = &operation;
-  if (bytes > kEagerBytes) {
-    param.memh = engine_.handle_of(data, bytes);
-    if (param.memh != nullptr) param.op_attr_mask |= RequestParam::kMemh;
-  }
+  param.memh = engine_.handle_of(data, bytes);
+  if (param.memh != nullptr) param.op_attr_mask |= RequestParam::kMemh;
   end_at_once(operation, engine_.calls().am_send_nbx(ep_, kMessageId, &operation.frame,
                                                      sizeof(Frame), data, bytes, &param));
 }
