@@ -42,5 +42,20 @@ def inject_faults(
 ) -> dict[str, Any]:
     """Kills and stops participants of a ring, and counts the faults that follow."""
 
+def placements(
+    *,
+    path: str,
+    library: str,
+    others: list[str],
+    settings: dict[str, str],
+    bytes: int,
+    window: int,
+    seconds: float,
+) -> dict[str, Any]:
+    """A flow of payloads between two processes: rate, and time to the acknowledgement."""
+
+def memcpy_bytes_per_s(*, bytes: int, seconds: float) -> float:
+    """Rate of a copy between private arrays of one process."""
+
 def available_bytes() -> int:
     """Memory available for new pages, at most what cgroups leave to this process."""

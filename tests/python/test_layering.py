@@ -35,7 +35,7 @@ CPP_FOLDER_SEES: dict[str, tuple[str, ...]] = {
     "cuda": ("base", "os", "memory"),
     "channel": ("base", "os", "lockfree", "memory"),
     "transport": ("base", "os", "memory"),
-    "measure": ("base", "os", "lockfree", "memory", "channel"),
+    "measure": ("base", "os", "lockfree", "memory", "channel", "transport"),
     "torture": ("base", "os", "lockfree", "memory", "channel"),
 }
 # One extension a folder, beside the helpers that they share.

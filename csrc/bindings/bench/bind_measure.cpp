@@ -5,6 +5,7 @@
 #include "bindings/bench/bindings.hpp"
 #include "bindings/pool_folder.hpp"
 #include "measure/idle_pool.hpp"
+#include "measure/placements.hpp"
 #include "measure/ring.hpp"
 #include "measure/slab_pairs.hpp"
 #include "os/available_memory.hpp"
@@ -55,6 +56,26 @@ void bind_measure(py::module_& module) {
              py::call_guard<ReadsPoolFolder>());
   module.def("idle_cpu_percent", &measure::idle_cpu_percent, py::arg("seconds"),
              py::call_guard<ReadsPoolFolder>());
+  module.def(
+      "placements",
+      [](const std::string& path, const std::string& library,
+         const std::vector<std::string>& others, const std::map<std::string, std::string>& settings,
+         std::uint64_t bytes, std::uint32_t window, double seconds) {
+        const measure::PlacementFigure found =
+            measure::measure_placements({path, library, others, settings, bytes, window, seconds});
+        py::dict out;
+        out["bytes_per_s"] = found.bytes_per_s;
+        out["round_trip_us"] = found.round_trip_ns / 1000;
+        out["registrations"] = found.registrations;
+        out["version"] = found.version;
+        out["library"] = found.library;
+        out["settings"] = found.settings;
+        return out;
+      },
+      py::kw_only(), py::arg("path"), py::arg("library"), py::arg("others"), py::arg("settings"),
+      py::arg("bytes"), py::arg("window"), py::arg("seconds"));
+  module.def("memcpy_bytes_per_s", &measure::measure_memcpy, py::kw_only(), py::arg("bytes"),
+             py::arg("seconds"));
   module.def("available_bytes", [] { return os::available_memory().bytes; });
 }
 

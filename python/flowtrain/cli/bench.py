@@ -21,6 +21,14 @@ def add_parser(commands: Any) -> None:
     of_pool.add_argument(
         "--prefault-bytes", type=int, default=4 << 30, metavar="N", help="bytes of the cold start"
     )
+    of_pool.add_argument(
+        "--path",
+        choices=("shm", "tcp", "ucx"),
+        default="shm",
+        help="shared memory, or a path between hosts over the loopback interface",
+    )
+    of_pool.add_argument("--rounds", type=int, help="rounds of tcp and ucx, 15 if not given")
+    of_pool.add_argument("--ucx", default="", metavar="PATH", help="libucp.so.0 to use for ucx")
     of_slab = _kind(kinds, "slab", "time to free a slab and take another", run_slab)
     of_slab.add_argument("--rounds", type=int, default=20_000)
     of_handoff = _kind(
@@ -67,8 +75,12 @@ def _measured(run: Callable[[argparse.Namespace], int], given: argparse.Namespac
 
 
 def run_pool(given: argparse.Namespace) -> int:
-    from flowtrain.bench import pool
+    from flowtrain.bench import placements, pool
 
+    if given.path != "shm":
+        sizes, rounds = given.bytes or placements.SIZES, given.rounds or placements.ROUNDS
+        found = placements.run(given.path, sizes, given.seconds, rounds, given.ucx)
+        return _show(found, given.json)
     rows = pool.run(tuple(given.bytes or pool.SIZES), given.seconds, given.prefault_bytes)
     return _show(rows, given.json)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowtrain.bench.isolated import call
+from flowtrain.bench.placements import median_interval
 from flowtrain.bench.pool import cold_start
 from flowtrain.bench.ring import RUN, Slice, comparable, hand_off
 from flowtrain.cli.main import main
@@ -36,6 +37,32 @@ def test_bandwidth_is_measured_for_each_size(capsys: pytest.CaptureFixture[str])
             assert row[key] >= row[f"{key}_p99"] > 0
     assert (last["vs_memcpy_64MiB"], last["prefault_bytes"]) == (None, 1 << 20)
     assert last["prefault_gib_per_s"] > 0
+
+
+def test_payloads_over_tcp_are_compared_with_a_bare_pair(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("--path", "tcp", "--bytes", "8", "1048576", "--seconds", "0.02", "--rounds", "2")
+    *found, last = rows(capsys, "pool", *words)
+    assert [row["item_bytes"] for row in found] == [8, 1 << 20]
+    for row in found:
+        assert min(row[key] for key in ("place", "pair", "latency_us", "pair_latency_us")) > 0
+    assert last["vs_pair_1MiB"] == found[1]["vs_pair"] > 0
+    assert last["extra_latency_us_8B"] == pytest.approx(
+        found[0]["latency_us"] - found[0]["pair_latency_us"], abs=0.01
+    )
+    assert last["registrations"] == 0
+
+
+def test_without_ucx_the_reason_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "pool", "--path", "ucx", "--ucx", "/nowhere/libucp.so.0"]) == 1
+    assert "UCX /nowhere/libucp.so.0 cannot be used" in capsys.readouterr().err
+
+
+def test_the_interval_of_a_median_holds_19_of_20() -> None:
+    # Of 15 values, 4 or more lie below the median with a probability of 98.2 %.
+    assert median_interval(range(1, 16)) == (4, 12)
+    assert median_interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
 
 
 def test_a_cold_start_uses_at_most_half_of_the_available_memory(
