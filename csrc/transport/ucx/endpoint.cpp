@@ -53,7 +53,8 @@ void Endpoint::close() noexcept {
   // UCX closes its sockets and queue pairs in its next calls.
   for (int i = 0; i < 64 && engine_.progress(); ++i) {
   }
-  // It cancels what the endpoint has under way, which takes no answer of the peer.
+  // It cancels what the endpoint has under way, which takes no answer of the peer. To return before
+  // would let it write into memory that is granted to others.
   const Deadline deadline = Deadline::in(10);
   while (idle_.size() < operations_.size()) {
     engine_.progress();
@@ -130,7 +131,7 @@ void Endpoint::end(Operation& operation, Status status) noexcept {
   }
 }
 
-void Endpoint::tell(Event::Kind kind, const Frame& frame, Status status) {
+void Endpoint::tell(Event::Kind kind, const Frame& frame, Status status) noexcept {
   engine_.events.push_back({shared_from_this(), kind, frame, status});
 }
 

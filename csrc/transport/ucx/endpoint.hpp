@@ -29,7 +29,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
 
   /// Within UCX: a frame, with its payload or (if `announced`) a descriptor of it.
   virtual Status on_message(const void* header, std::size_t header_bytes, void* data,
-                            std::size_t bytes, bool announced) = 0;
+                            std::size_t bytes, bool announced) noexcept = 0;
   /// Outside of UCX.
   virtual void handle(const Event& event) = 0;
 
@@ -52,7 +52,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   void send(const Frame& frame, const std::byte* data, std::uint64_t bytes);
   /// Lets UCX move an announced payload into memory.
   void receive(const Frame& frame, void* descriptor, std::byte* to, Mem* handle);
-  void tell(Event::Kind kind, const Frame& frame, Status status = kOk);
+  void tell(Event::Kind kind, const Frame& frame, Status status = kOk) noexcept;
 
   /// Payloads that UCX may still write.
   std::size_t num_receives() const { return num_receives_; }

@@ -32,7 +32,7 @@ void Incoming::dismiss() {
 }
 
 Status Incoming::on_message(const void* header, std::size_t header_bytes, void* data,
-                            std::size_t bytes, bool announced) {
+                            std::size_t bytes, bool announced) noexcept {
   // Payloads of a peer that has been refused are dropped, and it is not told so again.
   if (is_refused_) return kOk;
   Frame frame;

@@ -16,7 +16,7 @@ class Incoming final : public Endpoint {
   Incoming(Engine& engine, ConnRequest* request, GrantTable& grants, Receiver& receiver);
 
   Status on_message(const void* header, std::size_t header_bytes, void* data, std::size_t bytes,
-                    bool announced) override;
+                    bool announced) noexcept override;
   void handle(const Event& event) override;
   /// Tells the peer what has been published since the last time.
   void acknowledge();

@@ -71,7 +71,7 @@ void Outgoing::sent(const Frame& frame) {
 }
 
 Status Outgoing::on_message(const void* header, std::size_t header_bytes, void*, std::size_t,
-                            bool) {
+                            bool) noexcept {
   Frame frame;
   if (header_bytes == sizeof(frame)) {
     std::memcpy(&frame, header, sizeof(frame));

@@ -26,7 +26,7 @@ class Outgoing final : public Endpoint, public Link {
   void abort() override;
 
   Status on_message(const void* header, std::size_t header_bytes, void* data, std::size_t bytes,
-                    bool announced) override;
+                    bool announced) noexcept override;
   void handle(const Event& event) override;
   const std::string& peer() const { return peer_; }
 
