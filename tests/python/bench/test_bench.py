@@ -54,6 +54,18 @@ def test_payloads_over_tcp_are_compared_with_a_bare_pair(
     assert last["registrations"] == 0
 
 
+def test_payloads_over_ucx_are_compared_with_its_own_test(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wheel = pytest.importorskip("libucx", reason="make bench-setup installs libucx-cu12")
+    library = str(Path(wheel.__file__).parent / "lib" / "libucp.so.0")
+    words = ("--path", "ucx", "--ucx", library, "--seconds", "0.02", "--rounds", "1")
+    row, last = rows(capsys, "pool", *words, "--bytes", "1048576")
+    assert row["perftest"] > 0
+    assert last["vs_ucx_perftest_1MiB"] == pytest.approx(row["place"] / row["perftest"], rel=0.02)
+    assert last["registrations"] == 1
+
+
 def test_without_ucx_the_reason_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "pool", "--path", "ucx", "--ucx", "/nowhere/libucp.so.0"]) == 1
     assert "UCX /nowhere/libucp.so.0 cannot be used" in capsys.readouterr().err
