@@ -21,15 +21,14 @@ std::map<std::string, std::string> ucx_settings(const std::string& host, const U
 
 /// UCX, opened at run time: RDMA where the network has it, and TCP.
 ///
-/// A frame is an active message. A payload comes with its frame (eager) if it is small. A larger
-/// one is announced by its frame, and moved into granted memory once the owner has checked it
-/// (rendezvous): over TCP by messages that UCX copies there, over RDMA by reads of the owner's
-/// device. So no peer ever gets a key for memory of this process, and puts over TCP, which nothing
-/// checks, are refused. Regions are registered once; a payload within one is sent without another
-/// registration.
+/// A frame is an active message. A payload of more than 128 KiB is announced by its frame, and
+/// moved into granted memory once the owner has checked it (rendezvous): over TCP by messages that
+/// UCX copies there; for RDMA, UCX is asked to let the owner read from the peer, so that no key for
+/// its memory leaves it. A smaller payload may come with its frame, and is copied once it is
+/// checked. Puts over TCP, which nothing checks, are refused. Regions are registered once; a
+/// payload within one is sent without another registration.
 ///
-/// @param host  Numeric address of an interface of this host, on which peers reach it. Payloads
-/// pass
+/// @param host  Numeric address of an interface of this host, on which peers reach it. Payloads go
 ///              through this interface, or the RDMA devices of the same card.
 ///
 /// Errors: UcxError if UCX is not found or cannot be started; BadArgument for an address that is
