@@ -14,8 +14,7 @@ namespace flowtrain::transport::ucx {
 extern "C" {
 
 using Status = std::int8_t;  // ucs_status_t
-inline constexpr Status kOk = 0, kInProgress = 1, kErrBusy = -15, kErrCanceled = -16,
-                        kErrLast = -100;
+inline constexpr Status kOk = 0, kInProgress = 1, kErrBusy = -15, kErrLast = -100;
 
 /// ucs_status_ptr_t: null for success, a request, or a status below zero.
 using StatusPtr = void*;
