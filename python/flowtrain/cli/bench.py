@@ -23,10 +23,12 @@ def add_parser(commands: Any) -> None:
     )
     of_pool.add_argument(
         "--path",
-        choices=("shm", "tcp", "ucx"),
+        choices=("shm", "pinned", "vmm", "ipc", "tcp", "ucx"),
         default="shm",
-        help="shared memory, or a path between hosts over the loopback interface",
+        help="shared memory; slabs that a CUDA device copies to and from, page-locked in the host "
+        "or its own by either way to share it; or a path between hosts over loopback",
     )
+    of_pool.add_argument("--device", type=int, default=0, help="for pinned, vmm and ipc")
     of_pool.add_argument("--rounds", type=int, help="rounds of tcp and ucx, 15 if not given")
     of_pool.add_argument("--ucx", default="", metavar="PATH", help="libucp.so.0 to use for ucx")
     of_slab = _kind(kinds, "slab", "time to free a slab and take another", run_slab)
@@ -75,13 +77,16 @@ def _measured(run: Callable[[argparse.Namespace], int], given: argparse.Namespac
 
 
 def run_pool(given: argparse.Namespace) -> int:
-    from flowtrain.bench import placements, pool
+    from flowtrain.bench import device_pool, placements, pool
 
-    if given.path != "shm":
+    path, seconds = given.path, given.seconds
+    if path == "shm":
+        rows = pool.run(tuple(given.bytes or pool.SIZES), seconds, given.prefault_bytes)
+    elif path in ("tcp", "ucx"):
         sizes, rounds = given.bytes or placements.SIZES, given.rounds or placements.ROUNDS
-        found = placements.run(given.path, sizes, given.seconds, rounds, given.ucx)
-        return _show(found, given.json)
-    rows = pool.run(tuple(given.bytes or pool.SIZES), given.seconds, given.prefault_bytes)
+        rows = placements.run(path, sizes, seconds, rounds, given.ucx)
+    else:
+        rows = device_pool.run(path, given.bytes or device_pool.SIZES, seconds, given.device)
     return _show(rows, given.json)
 
 
