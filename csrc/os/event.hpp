@@ -82,9 +82,7 @@ class alignas(kCacheLine) Event {
       return true;
     }
     while (!deadline.passed()) {
-      const std::uint32_t announced = word_.fetch_or(1, std::memory_order_relaxed) | 1;
-      // Pairs with the fence in notify.
-      std::atomic_thread_fence(std::memory_order_seq_cst);
+      const std::uint32_t announced = announce();
       const bool done = ready();
       if (!done) futex_wait(word_, announced, deadline.left_ns(kMaxSleepNs));
       if (!done && !ready()) continue;
@@ -92,6 +90,21 @@ class alignas(kCacheLine) Event {
       return true;
     }
     return ready();
+  }
+
+  /// The parts of a wait, for two threads that share it: one announces that the other will sleep
+  /// and calls the predicate, the other sleeps if the predicate was false.
+  std::uint32_t announce() noexcept {
+    const std::uint32_t announced = word_.fetch_or(1, std::memory_order_relaxed) | 1;
+    // Pairs with the fence in notify.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    return announced;
+  }
+  /// Sleeps until a notification after the announcement, at most kMaxSleepNs. True if there was
+  /// one.
+  bool sleep(std::uint32_t announced) noexcept {
+    futex_wait(word_, announced, kMaxSleepNs);
+    return word_.load(std::memory_order_relaxed) != announced;
   }
 
  private:
