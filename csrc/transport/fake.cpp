@@ -400,6 +400,10 @@ void FakeNetwork::cut(const std::string& one, const std::string& other) {
   state_->cuts.insert(std::minmax(one, other));
 }
 
+void FakeNetwork::mend(const std::string& one, const std::string& other) {
+  state_->cuts.erase(std::minmax(one, other));
+}
+
 std::unique_ptr<FakeNetwork::Raw> FakeNetwork::connect_raw(const std::string& address) {
   return std::make_unique<RawPeer>(state_, address);
 }

@@ -33,6 +33,8 @@ class FakeNetwork {
   void kill(const std::string& address);
   /// Nothing passes between two hosts any more, in either direction, and nobody is told.
   void cut(const std::string& one, const std::string& other);
+  /// Ends a cut. What was on its way arrives.
+  void mend(const std::string& one, const std::string& other);
 
   /// A peer that sends what it likes.
   class Raw {

@@ -1,5 +1,6 @@
 #include "transport/grants.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "base/error.hpp"
@@ -48,8 +49,26 @@ GrantTable::GrantTable(std::uint32_t max_grants) : slots_(max_grants) {
 }
 
 std::uint32_t GrantTable::add_region(std::byte* data, std::uint64_t bytes) {
-  regions_.push_back({data, bytes});
-  return static_cast<std::uint32_t>(regions_.size() - 1);
+  const auto free = std::ranges::find(regions_, nullptr, &Region::data);
+  const auto number = static_cast<std::uint32_t>(free - regions_.begin());
+  if (free == regions_.end()) {
+    regions_.push_back({data, bytes});
+  } else {
+    *free = {data, bytes};
+  }
+  return number;
+}
+
+void GrantTable::remove_region(std::uint32_t region) {
+  for (Slot& slot : slots_) {
+    if (slot.state == State::kFree || slot.grant.region != region) continue;
+    if (slot.state == State::kReceiving) {
+      throw BadArgument("region " + std::to_string(region) + " is being written by session " +
+                        std::to_string(slot.grant.session) + "; dismiss the session first");
+    }
+    end(slot, false);
+  }
+  if (region < regions_.size()) regions_[region] = {nullptr, 0};
 }
 
 void GrantTable::admit(const Session& session) {
@@ -72,9 +91,10 @@ std::optional<Grant> GrantTable::grant(std::uint64_t session, std::uint32_t regi
     throw BadArgument("a grant for session " + std::to_string(session) +
                       ", which is not admitted or has ended");
   }
-  if (region >= regions_.size() || !within(offset, bytes, 0, regions_[region].bytes)) {
+  const bool known = region < regions_.size() && regions_[region].data != nullptr;
+  if (!known || !within(offset, bytes, 0, regions_[region].bytes)) {
     const std::string limit =
-        region < regions_.size() ? "has " + std::to_string(regions_[region].bytes) : "is unknown";
+        known ? "has " + std::to_string(regions_[region].bytes) : "is unknown";
     throw BadArgument("a grant of " + std::to_string(bytes) + " bytes at " +
                       std::to_string(offset) + " of region " + std::to_string(region) + ", which " +
                       limit);

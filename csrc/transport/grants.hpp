@@ -51,6 +51,12 @@ class GrantTable {
 
   /// @returns Number of the region.
   std::uint32_t add_region(std::byte* data, std::uint64_t bytes);
+  /// Ends a region, and its grants that are not being used. Its number may be given to another.
+  void remove_region(std::uint32_t region);
+  /// Null if there is no such region.
+  std::byte* data_of(std::uint32_t region) const noexcept {
+    return region < regions_.size() ? regions_[region].data : nullptr;
+  }
   void admit(const Session& session);
   /// Ends a session and all its grants. Its link must not write any more.
   void dismiss(std::uint64_t session) noexcept;
@@ -94,7 +100,7 @@ class GrantTable {
 
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_;
-  std::vector<Region> regions_;
+  std::vector<Region> regions_;  // Without data: removed.
   std::unordered_map<std::uint64_t, Admitted> sessions_;
 };
 

@@ -84,11 +84,13 @@ class Transport {
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
-  /// Lets peers write into this memory by grants. It must outlive the transport.
+  /// Lets peers write into this memory by grants. It must outlive the region.
   /// @returns Number of the region.
   virtual std::uint32_t add_region(std::byte* data, std::uint64_t bytes) {
     return grants_.add_region(data, bytes);
   }
+  /// As GrantTable::remove_region. The memory is not written afterwards.
+  virtual void remove_region(std::uint32_t region) { grants_.remove_region(region); }
   /// Registrations of memory with devices: one per region, whatever is moved.
   virtual std::uint64_t registrations() const { return 0; }
   /// Lets a peer open one link to this process.

@@ -1,5 +1,6 @@
 #include "transport/ucx/engine.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.hpp"
@@ -109,6 +110,13 @@ void Engine::add_region(std::byte* data, std::uint64_t bytes) {
   check(library_, calls().mem_map(context_, &params, &handle), "ucp_mem_map",
         "transport UCX: a region of " + std::to_string(bytes) + " bytes cannot be registered");
   regions_.push_back({data, bytes, handle});
+}
+
+void Engine::remove_region(const std::byte* data) noexcept {
+  const auto found = std::ranges::find(regions_, data, &Region::data);
+  if (found == regions_.end()) return;
+  calls().mem_unmap(context_, found->handle);
+  regions_.erase(found);
 }
 
 Mem* Engine::handle_of(const std::byte* data, std::uint64_t bytes) const {

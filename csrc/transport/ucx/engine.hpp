@@ -49,6 +49,8 @@ class Engine {
 
   /// Registers memory.
   void add_region(std::byte* data, std::uint64_t bytes);
+  /// Ends the registration of a region, by its first byte.
+  void remove_region(const std::byte* data) noexcept;
   std::size_t num_regions() const { return regions_.size(); }
   /// Handle of the region that holds these bytes; null if there is none.
   Mem* handle_of(const std::byte* data, std::uint64_t bytes) const;

@@ -46,6 +46,11 @@ class Ucx final : public Transport {
     engine_.add_region(data, bytes);
     return Transport::add_region(data, bytes);
   }
+  void remove_region(std::uint32_t region) override {
+    const std::byte* const data = grants_.data_of(region);
+    Transport::remove_region(region);
+    engine_.remove_region(data);
+  }
   std::uint64_t registrations() const override { return engine_.num_regions(); }
 
   void dismiss(std::uint64_t session) override {

@@ -192,6 +192,29 @@ inline void a_revoked_grant_is_refused(const Subject& s) {
   CHECK(pair.b.is_untouched());
 }
 
+/// The number of a removed region serves the next one, and its grants stay refused.
+inline void a_removed_region_is_not_written(const Subject& s) {
+  Pair pair(s);
+  const Grant grant = pair.b.grant(7, 0, 8);
+  const Bytes payload = pattern(1, 8);
+  pair.b.transport->remove_region(pair.b.region);
+  CHECK_THROWS(pair.b.grant(7, 0, 8), BadArgument);
+  Bytes next(8, std::byte{0xee});
+  CHECK(pair.b.transport->add_region(next.data(), next.size()) == pair.b.region);
+  CHECK(pair.link->place(grant, {}, payload.data(), 8));
+  run({&pair.a, &pair.b}, [&] { return !pair.b.refused.empty(); });
+  CHECK(pair.b.refused[0].reason == Reason::kDeadGeneration);
+  CHECK(pair.b.is_untouched() && next == Bytes(8, std::byte{0xee}));
+}
+
+inline void a_region_that_is_being_written_stays(const Subject& s) {
+  Pair pair(s, kLarge);
+  const Bytes payload = begin_large(pair);
+  CHECK_THROWS(pair.b.transport->remove_region(pair.b.region), BadArgument);
+  run({&pair.a, &pair.b}, [&] { return pair.a.acknowledged.size() == 1; });
+  CHECK(holds(pair.b, 0, payload));
+}
+
 inline void what_the_caller_gets_wrong_throws(const Subject& s) {
   Host host(s);
   const auto grant = [&](std::uint64_t session, std::uint32_t region, std::uint64_t offset,
@@ -215,6 +238,7 @@ inline void check(const Subject& s) {
         a_sender_that_dies_within_a_payload_publishes_nothing,
         a_receiver_that_dies_is_an_error_of_the_link, an_aborted_link_leaves_its_payload_unread,
         a_dismissed_session_writes_nothing_more, a_revoked_grant_is_refused,
+        a_removed_region_is_not_written, a_region_that_is_being_written_stays,
         what_the_caller_gets_wrong_throws}) {
     each(s);
   }
