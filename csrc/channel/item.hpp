@@ -36,6 +36,9 @@ class Item {
   const std::byte* data() const { return slab_.data; }
   const SlabView& slab() const { return slab_; }
   const Descriptor& descriptor() const { return descriptor_; }
+  std::uint32_t cell() const { return cell_; }
+  /// Of the cell: ends with the item.
+  std::uint64_t generation() const { return lockfree::generation_of(word_); }
   /// Deliveries before this one.
   std::uint32_t attempt() const { return attempt_; }
   /// Label of the producer when the item was taken.

@@ -62,6 +62,7 @@ class Lease {
   const SlabView& slab() const { return slab_; }
   const Layout& layout() const { return layout_; }
   memory::Address address() const;
+  const LeasedCell& leased() const { return leased_; }
   /// Gives the item another layout, of at most as many bytes: the first ones of the slab. Where
   /// slabs are made on demand, the rest is free for others at once.
   void shrink(const Layout& layout);
