@@ -35,6 +35,7 @@ CPP_FOLDER_SEES: dict[str, tuple[str, ...]] = {
     "cuda": ("base", "os", "memory"),
     "channel": ("base", "os", "lockfree", "memory"),
     "transport": ("base", "os", "memory"),
+    "gateway": ("base", "os", "lockfree", "memory", "channel", "transport"),
     "measure": ("base", "os", "lockfree", "memory", "channel", "transport"),
     "torture": ("base", "os", "lockfree", "memory", "channel"),
 }

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "channel/consumer.hpp"
+#include "channel/pool.hpp"
+#include "gateway/message.hpp"
+#include "gateway/peer.hpp"
+#include "transport/transport.hpp"
+
+namespace flowtrain::gateway {
+
+/// A ring of this pool whose readers are at a peer.
+struct Route {
+  std::uint16_t ring;  ///< Its number, here and there.
+};
+
+/// The items of this pool whose readers are at one peer.
+///
+/// Takes them from their rings, and keeps each until a reader there has released its copy: so the
+/// slab and the credit of a producer return when they would on one host, and what is lost with a
+/// link, or with the peer, is still here.
+///
+///   taken -> wanted -> placing -> held, then released
+///
+/// Taken: to be asked for over this link. Wanted: asked for. Placing: on its way. Held: published
+/// there. A new link begins with `taken`: the peer knows what it has. If the peer's process was
+/// replaced, it does not, and what it had acknowledged is in its pool without it: released here.
+///
+/// Memory:   the slabs that it has taken, one entry for each.
+/// Threads:  one.
+/// Progress: never waits. If it is destroyed, or its process dies, the items go back to their
+/// rings. Ordering: none between items. Errors:   BrokenRule for what the peer may not send;
+/// MemoryUnreachable for an item in memory
+///           that the host cannot access; otherwise as Consumer.
+class Export {
+ public:
+  Export(std::shared_ptr<channel::Pool> pool, const std::vector<Route>& routes);
+
+  /// A link to the peer has opened, of this session.
+  void begin(std::shared_ptr<transport::Link> link, std::uint64_t session, Since since);
+  /// It has ended: no payload is read any more.
+  void end();
+
+  void on_granted(const Granted& granted);
+  void on_told(const Told& told);
+  void on_acknowledged(std::uint64_t number);
+
+  /// Takes and sends. Returns whether anything was done.
+  bool progress();
+  /// Tells the peer of segments that have ended.
+  void sweep();
+  const std::vector<Route>& routes() const { return routes_; }
+
+  struct Counts {
+    std::uint64_t items = 0;
+    std::uint64_t bytes = 0;
+    std::size_t unreleased = 0;
+  };
+  Counts counts() const;
+
+ private:
+  enum class State : std::uint8_t { kTaken, kWanted, kPlacing, kHeld };
+  struct Entry {
+    std::shared_ptr<channel::Item> item;
+    std::uint16_t ring;
+    State state = State::kTaken;
+    bool is_acknowledged = false;
+    bool is_released = false;  // There, while the acknowledgement is on its way.
+    Granted grant{};           // While the link has no room for the payload.
+  };
+
+  bool take();
+  void announce(SourceId source);
+  bool send();
+  bool want(std::uint32_t cell, const Entry& entry);
+  bool place(std::uint32_t cell, Entry& entry);
+  Entry* find(const Name& item);
+  void release(std::uint32_t cell);
+
+  std::shared_ptr<channel::Pool> pool_;
+  std::vector<Route> routes_;
+  std::vector<std::shared_ptr<channel::Consumer>> consumers_;  // By route.
+  std::shared_ptr<transport::Link> link_;
+  std::uint64_t session_ = 0;
+  std::unordered_map<std::uint32_t, Entry> entries_;     // By cell.
+  std::map<SourceId, std::vector<SourcePart>> sources_;  // Without parts: it has ended.
+  std::deque<transport::Header> announcements_;
+  std::deque<std::uint32_t> taken_;
+  std::deque<std::uint32_t> granted_;                         // With a grant and without room.
+  std::unordered_map<std::uint64_t, std::uint32_t> placing_;  // Cells, by number of the placement.
+  Counts counts_;
+};
+
+}  // namespace flowtrain::gateway

@@ -1,0 +1,304 @@
+#include "gateway/gateway.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <random>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "base/error.hpp"
+
+namespace flowtrain::gateway {
+namespace {
+
+// Between looks at what has no event: segments that end, and other handles that map a mirror.
+constexpr std::int64_t kSweepNs = 100'000'000;
+
+}  // namespace
+
+Gateway::Gateway(std::shared_ptr<channel::Pool> pool, const OpenTransport& open)
+    : pool_(std::move(pool)),
+      process_(std::random_device{}() | std::uint64_t{std::random_device{}()} << 32),
+      wakes_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      transport_(open(*this)) {
+  if (!wakes_) throw_errno("gateway of pool '" + pool_->name() + "': cannot make an eventfd");
+  space_ = std::make_unique<Watch>(pool_->control().header().space, wakes_,
+                                   "gateway of pool '" + pool_->name() + "'");
+}
+
+Gateway::~Gateway() {
+  for (auto& [name, connection] : connections_) close_links(connection);
+  connections_.clear();
+}
+
+/// The rings of a peer, each of which can lead to one host.
+std::vector<Route> Gateway::routes_to(const Peer& peer) {
+  const std::vector<bool> here = rings_here();
+  std::vector<Route> routes;
+  for (const std::string& ring : peer.rings) {
+    const auto number = static_cast<std::uint16_t>(pool_->ring_number(ring));
+    if (!here[number]) {
+      throw BadArgument("gateway of pool '" + pool_->name() + "': ring '" + ring +
+                        "' leads to another host already; its readers are at one");
+    }
+    routes.push_back({number});
+    std::unique_ptr<Watch>& watch = filled_[number];
+    if (watch) continue;
+    watch = std::make_unique<Watch>(pool_->control().ring_header(number).filled, wakes_,
+                                    "gateway of pool '" + pool_->name() + "'");
+  }
+  return routes;
+}
+
+/// By the number of a ring, whether it leads to no other host.
+std::vector<bool> Gateway::rings_here() const {
+  std::vector<bool> here(pool_->control().geometry().num_rings, true);
+  for (const auto& [name, connection] : connections_) {
+    if (!connection.out) continue;
+    for (const Route& route : connection.out->routes()) here[route.ring] = false;
+  }
+  return here;
+}
+
+void Gateway::admit(const Peer& peer) {
+  const std::lock_guard lock(mutex_);
+  Connection& connection = connections_[peer.name];
+  close_links(connection);
+  const bool is_known = connection.out != nullptr;
+  const bool has_pool = is_known && connection.peer.pool == peer.pool;
+  const bool has_rings = is_known && connection.peer.rings == peer.rings;
+  const bool has_process = has_pool && connection.peer.process == peer.process;
+  if (!has_rings) {
+    connection.out.reset();
+    connection.in.reset();
+    try {
+      connection.out = std::make_unique<Export>(pool_, routes_to(peer));
+    } catch (...) {
+      connections_.erase(peer.name);
+      throw;
+    }
+  }
+  if (!has_pool || !connection.in) {
+    connection.in = std::make_unique<Import>(*pool_, *transport_, rings_here(), peer.max_cells);
+  }
+  connection.since = !has_pool ? Since::kNew : has_process ? Since::kSame : Since::kReplaced;
+  connection.peer = peer;
+  transport_->admit(peer.from_peer);
+  connection.is_admitted = true;
+  connection.in->begin(peer.from_peer.id, connection.since);
+}
+
+void Gateway::connect(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto found = connections_.find(name);
+  if (found == connections_.end() || !found->second.is_admitted || found->second.link) {
+    throw BadArgument("gateway of pool '" + pool_->name() + "': peer '" + name +
+                      "' is not admitted, or connected already");
+  }
+  Connection& connection = found->second;
+  const Peer& peer = connection.peer;
+  connection.link = transport_->connect(peer.address, peer.to_peer);
+  connection.out->begin(connection.link, peer.to_peer.id, connection.since);
+  connection.in->connect(connection.link);
+  wake();
+}
+
+void Gateway::detach(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto found = connections_.find(name);
+  if (found != connections_.end()) close_links(found->second);
+}
+
+void Gateway::forget(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto found = connections_.find(name);
+  if (found == connections_.end()) return;
+  close_links(found->second);
+  connections_.erase(found);
+}
+
+void Gateway::close_links(Connection& connection) {
+  connection.ended.clear();
+  if (!std::exchange(connection.is_admitted, false)) return;
+  // First the writes end, then the slabs serve others.
+  transport_->dismiss(connection.peer.from_peer.id);
+  if (connection.link) connection.link->abort();
+  connection.link.reset();
+  connection.out->end();
+  connection.in->end();
+}
+
+/// Called within progress: the links are closed after it. What the peer has not been told of by
+/// now, it is not told.
+void Gateway::end(Connection& connection, const std::string& why) {
+  if (!connection.ended.empty() || !connection.is_admitted) return;
+  connection.ended = why;
+  transport_->dismiss(connection.peer.from_peer.id);
+}
+
+Gateway::Connection* Gateway::find(std::uint64_t session) {
+  for (auto& [name, connection] : connections_) {
+    const Peer& peer = connection.peer;
+    if (connection.is_admitted && connection.ended.empty() &&
+        (peer.to_peer.id == session || peer.from_peer.id == session)) {
+      return &connection;
+    }
+  }
+  return nullptr;
+}
+
+template <class Action>
+void Gateway::guarded(Connection& connection, Action&& action) noexcept {
+  try {
+    action();
+  } catch (const BrokenRule& error) {
+    end(connection, std::string("it broke a rule: ") + error.what());
+  } catch (...) {
+    if (!failure_) failure_ = std::current_exception();
+    end(connection, "this gateway has failed");
+  }
+}
+
+void Gateway::on_placed(const transport::Placement& placement) {
+  Connection* const from = find(placement.grant.session);
+  if (from == nullptr) return;
+  guarded(*from, [&] { from->in->on_placed(placement); });
+}
+
+void Gateway::on_message(std::uint64_t session, const transport::Header& header) {
+  Connection* const from = find(session);
+  if (from == nullptr) return;
+  guarded(*from, [&] { dispatch(*from, header); });
+}
+
+void Gateway::dispatch(Connection& from, const transport::Header& header) {
+  switch (kind_of(header)) {
+    case Kind::kSource: return from.in->on_source(message_of<SourcePart>(header));
+    case Kind::kGone: return from.in->on_gone(message_of<Gone>(header));
+    case Kind::kWant: return from.in->on_want(message_of<Want>(header));
+    case Kind::kGrant: return from.out->on_granted(message_of<Granted>(header));
+    case Kind::kHeld:
+    case Kind::kReleased: return from.out->on_told(message_of<Told>(header));
+    case Kind::kItem: break;  // Only with a payload.
+  }
+  throw BrokenRule("a message of kind " + std::to_string(std::to_integer<int>(header[0])));
+}
+
+void Gateway::on_acknowledged(std::uint64_t session, std::uint64_t number) {
+  Connection* const from = find(session);
+  if (from == nullptr) return;
+  guarded(*from, [&] { from->out->on_acknowledged(number); });
+}
+
+void Gateway::on_refused(const transport::Refusal& refusal) {
+  if (Connection* const from = find(refusal.session)) {
+    end(*from, std::string("it broke a rule: ") + transport::text(refusal.reason));
+  }
+}
+
+void Gateway::on_closed(std::uint64_t session, const std::string& why) {
+  if (Connection* const from = find(session)) end(*from, why);
+}
+
+bool Gateway::progress() {
+  const std::lock_guard lock(mutex_);
+  const bool did = progress_all();
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  return did;
+}
+
+bool Gateway::progress_all() {
+  bool did = transport_->progress();
+  const bool sweeps = now_ns() - swept_ns_ > kSweepNs;
+  if (sweeps) swept_ns_ = now_ns();
+  for (auto& [name, connection] : connections_) {
+    if (connection.ended.empty()) {
+      guarded(connection, [&] {
+        if (sweeps) connection.out->sweep();
+        did |= connection.out->progress();
+        did |= connection.in->progress();
+      });
+    }
+    if (connection.ended.empty()) continue;
+    ended_.push_back({name, connection.ended});
+    close_links(connection);
+    did = true;
+  }
+  return did;
+}
+
+/// Everything that happens from now on ends a wait.
+void Gateway::arm() {
+  bool awaits_space = false;
+  for (auto& [name, connection] : connections_) {
+    awaits_space |= connection.in->awaits_space();
+    if (!connection.link) continue;
+    for (const Route& route : connection.out->routes()) filled_.at(route.ring)->arm();
+  }
+  if (awaits_space) space_->arm();
+}
+
+std::vector<Gateway::Ended> Gateway::wait(const Deadline& deadline) {
+  bool did = progress();
+  while (!did && !deadline.passed()) {
+    bool sleeps = false;
+    {
+      const std::lock_guard lock(mutex_);
+      arm();
+      sleeps = transport_->arm();
+    }
+    if (sleeps && !(did = progress())) {
+      std::array<pollfd, 2> ready{pollfd{transport_->progress_fd(), POLLIN, 0},
+                                  pollfd{wakes_.get(), POLLIN, 0}};
+      // Rounded up: a wait of 0 ms would poll until the deadline.
+      ::poll(ready.data(), ready.size(),
+             static_cast<int>(deadline.left_ns(kSweepNs) / 1'000'000) + 1);
+      std::uint64_t count;
+      if (::read(wakes_.get(), &count, sizeof(count)) > 0) did = true;
+    }
+    did |= progress();
+  }
+  const std::lock_guard lock(mutex_);
+  return std::exchange(ended_, {});
+}
+
+void Gateway::wake() noexcept {
+  const std::uint64_t one = 1;
+  // Fails only if the counter is at its maximum, which is readable as well.
+  [[maybe_unused]] const auto written = ::write(wakes_.get(), &one, sizeof(one));
+}
+
+std::vector<Gateway::Traffic> Gateway::traffic() {
+  const std::lock_guard lock(mutex_);
+  std::vector<Traffic> found;
+  for (const auto& [name, connection] : connections_) {
+    found.push_back({name, connection.link != nullptr,
+                     connection.link ? connection.link->stalled_ns() : 0, connection.out->counts(),
+                     connection.in->counts()});
+  }
+  return found;
+}
+
+std::string Gateway::explain() {
+  std::string text;
+  {
+    const std::lock_guard lock(mutex_);
+    text = transport_->explain();
+  }
+  for (const Traffic& each : traffic()) {
+    text += "\n  " + each.peer + (each.is_connected ? "" : " (no link)") + ": sent " +
+            std::to_string(each.out.items) + " items of " + std::to_string(each.out.bytes) +
+            " bytes, " + std::to_string(each.out.unreleased) + " not released there; received " +
+            std::to_string(each.in.items) + " of " + std::to_string(each.in.bytes) + " bytes, " +
+            std::to_string(each.in.unreleased) + " not released here, " +
+            std::to_string(each.in.waiting) + " wait for a slab, in " +
+            std::to_string(each.in.mirrors) + " mirrors";
+  }
+  return text;
+}
+
+}  // namespace flowtrain::gateway

@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "channel/pool.hpp"
+#include "gateway/export.hpp"
+#include "gateway/import.hpp"
+#include "gateway/peer.hpp"
+#include "gateway/watch.hpp"
+#include "os/fd.hpp"
+#include "transport/transport.hpp"
+
+namespace flowtrain::gateway {
+
+/// Joins the pool of this host with those of others: items of rings whose readers are at a peer go
+/// there, and appear in the same ring of the peer's pool. Producers and consumers only ever see
+/// their own pool.
+///
+/// Invariants:
+///   1. An item leaves its pool only after a reader of the other pool has released its copy, or
+///      after the copy was acknowledged by a process that was replaced since. So no death and no
+///      cut loses an item, as long as one of the two pools has a process; see Export and Import.
+///   2. A slab of a mirror is leased only for an item that lies in a slab of the same class of its
+///      source. So both pools run out of space where one would; see Mirror.
+///   3. The answer to a Want depends on the name of the item alone. So a new link asks again, and
+///   an
+///      item comes twice only if the process that received it was replaced before its
+///      acknowledgement arrived.
+///
+/// Who is dead is decided elsewhere: by `detach`. A link that ends detaches its peer, and is told.
+///
+/// Memory:   of the pool: mirrors.
+/// Threads:  any; one of them waits.
+/// Progress: in wait and progress. A wait sleeps until a socket, a ring or the pool has something.
+/// Ordering: none between items.
+/// Errors:   those of the pool leave wait and progress, and end the gateway; what peers do is told.
+class Gateway final : private transport::Receiver {
+ public:
+  using OpenTransport = std::function<std::unique_ptr<transport::Transport>(transport::Receiver&)>;
+  Gateway(std::shared_ptr<channel::Pool> pool, const OpenTransport& open);
+  ~Gateway() override;
+  Gateway(const Gateway&) = delete;
+  Gateway& operator=(const Gateway&) = delete;
+
+  /// Where peers connect to.
+  std::string address() const { return transport_->address(); }
+  /// Number of this process, for its peers.
+  std::uint64_t process() const { return process_; }
+  channel::Pool& pool() const { return *pool_; }
+
+  /// Lets a peer open a link to here. The links of one of the same name end.
+  void admit(const Peer& peer);
+  /// Opens the link to a peer that has admitted this gateway. Returns before it has answered.
+  void connect(const std::string& name);
+  /// Ends the links of a peer. What is unfinished goes on after its next `admit` and `connect`.
+  void detach(const std::string& name);
+  /// Gives the items for a peer back to their rings, and forgets it. Its items stay readable.
+  void forget(const std::string& name);
+
+  /// A link that has ended without a call.
+  struct Ended {
+    std::string peer;
+    std::string why;
+  };
+  /// Waits until there is something to do, at most until the deadline, and does it. Returns the
+  /// links that have ended since.
+  std::vector<Ended> wait(const Deadline& deadline);
+  /// Does what can be done without waiting. False if there was nothing to do.
+  bool progress();
+  /// Ends a wait.
+  void wake() noexcept;
+
+  struct Traffic {
+    std::string peer;
+    bool is_connected;
+    std::int64_t stalled_ns;  ///< As Link::stalled_ns.
+    Export::Counts out;
+    Import::Counts in;
+  };
+  std::vector<Traffic> traffic();
+  /// The path, its links and its traffic, for people.
+  std::string explain();
+
+ private:
+  struct Connection {
+    Peer peer;
+    bool is_admitted = false;
+    Since since = Since::kNew;
+    std::shared_ptr<transport::Link> link;  // Null unless it is connected.
+    std::unique_ptr<Export> out;
+    std::unique_ptr<Import> in;
+    std::string ended;  // Why, until the links are closed.
+  };
+
+  void on_placed(const transport::Placement& placement) override;
+  void on_message(std::uint64_t session, const transport::Header& header) override;
+  void on_refused(const transport::Refusal& refusal) override;
+  void on_acknowledged(std::uint64_t session, std::uint64_t number) override;
+  void on_closed(std::uint64_t session, const std::string& why) override;
+
+  void dispatch(Connection& from, const transport::Header& header);
+  template <class Action>
+  void guarded(Connection& connection, Action&& action) noexcept;
+  Connection* find(std::uint64_t session);
+  std::vector<Route> routes_to(const Peer& peer);
+  std::vector<bool> rings_here() const;
+  void close_links(Connection& connection);
+  void end(Connection& connection, const std::string& why);
+  bool progress_all();
+  void arm();
+
+  std::shared_ptr<channel::Pool> pool_;
+  std::uint64_t process_;
+  os::Fd wakes_;
+  std::mutex mutex_;
+  std::unique_ptr<transport::Transport> transport_;
+  std::map<std::string, Connection> connections_;  // By the peer's name.
+  std::vector<Ended> ended_;
+  std::exception_ptr failure_;
+  std::int64_t swept_ns_ = 0;
+  std::unique_ptr<Watch> space_;
+  std::map<std::uint16_t, std::unique_ptr<Watch>> filled_;  // By ring.
+};
+
+}  // namespace flowtrain::gateway

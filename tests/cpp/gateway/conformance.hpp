@@ -1,0 +1,149 @@
+#pragma once
+
+#include <random>
+
+#include "gateway/host.hpp"
+
+/// What gateways do over any transport.
+namespace flowtrain::gateway::conformance {
+
+/// Both directions at once, from segments with and without classes, in more items than there are
+/// slabs.
+inline void items_cross_intact_and_once(const Subject& s) {
+  Pair pair(s);
+  const std::uint32_t on_demand =
+      pair.b.others->add_segment(memory::carve_on_demand(1 << 20, 32), false);
+  Flow there(pair.a, pair.b, "at-b", add_classes(pair.a), size_in_classes, 100);
+  Flow more(pair.a, pair.b, "at-b", add_classes(pair.a), [](auto) { return 8; }, 0);
+  Flow back(pair.b, pair.a, "at-a", on_demand, [](auto key) { return key * 7919 % 300001; }, 60);
+  pair.run([&] {
+    there.step();
+    back.step();
+    return there.is_done() && back.is_done();
+  });
+  CHECK(there.repeated() == 0 && back.repeated() == 0);
+  pair.run([&] { return pair.a.slabs_in_use() == 0 && pair.b.slabs_in_use() == 0; });
+  CHECK(pair.a.ended.empty() && pair.b.ended.empty());
+}
+
+/// A slab is the producer's again when the reader has released its copy, and not before.
+inline void space_returns_with_the_release_of_the_reader(const Subject& s) {
+  Pair pair(s);
+  const std::uint32_t segment = pair.a.others->add_segment(memory::carve({{4096, 4}}), false);
+  const auto producer = std::make_shared<channel::Producer>(pair.a.others, "at-b", segment,
+                                                            channel::Producer::Credits{});
+  const auto consumer = std::make_shared<channel::Consumer>(pair.b.others, "at-b");
+  for (std::uint64_t i = 0; i < 4; ++i) producer->try_lease(bytes_of(100))->publish({i, 0});
+  std::vector<std::shared_ptr<channel::Item>> items;
+  pair.run([&] {
+    if (auto item = consumer->try_get()) items.push_back(std::move(item));
+    return items.size() == 4;
+  });
+  pair.settle();
+  CHECK(!producer->try_lease(bytes_of(100)));
+  CHECK(pair.a.slabs_in_use() == 4 && pair.b.slabs_in_use() == 4);
+  items[2]->release();
+  std::shared_ptr<channel::Lease> lease;
+  pair.run([&] { return (lease = producer->try_lease(bytes_of(100))) != nullptr; });
+  CHECK(!producer->try_lease(bytes_of(100)) && pair.b.slabs_in_use() == 3);
+}
+
+/// Waits sleep until there is something to do, and then do it, although only one of the two
+/// gateways is called.
+inline void a_wait_is_ended_by_what_happens(const Subject& s) {
+  Pair pair(s);
+  Flow flow(pair.a, pair.b, "at-b", add_classes(pair.a), [](auto) { return 8; }, 1);
+  pair.settle();
+  const std::uint64_t woken = pair.a.gateway->wait(Deadline::in(0.01)).size();
+  CHECK(woken == 0 && !pair.a.gateway->progress());
+  flow.step();
+  std::jthread b([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) pair.b.gateway->wait(Deadline::in(0.02));
+  });
+  const Deadline deadline = Deadline::in(60);
+  while (!flow.is_done() || pair.a.slabs_in_use() > 0) {
+    CHECK(!deadline.passed());
+    pair.a.gateway->wait(deadline);
+    flow.step();
+  }
+}
+
+/// Mirrors end with their source, but not before their items.
+inline void a_mirror_ends_with_its_source(const Subject& s) {
+  Pair pair(s);
+  const auto leaving = channel::Pool::open(pair.a.others->name(), "leaves", Deadline::in(5));
+  const std::uint32_t segment = leaving->add_segment(memory::carve({{4096, 4}}), false);
+  const auto consumer = std::make_shared<channel::Consumer>(pair.b.others, "at-b");
+  {
+    const auto producer =
+        std::make_shared<channel::Producer>(leaving, "at-b", segment, channel::Producer::Credits{});
+    producer->try_lease(bytes_of(100))->publish({1, 0});
+    std::shared_ptr<channel::Item> item;
+    pair.run([&] { return (item = consumer->try_get()) != nullptr; });
+    leaving->drop_segment(segment);
+    pair.settle();
+    CHECK(pair.b.gateway->traffic()[0].in.mirrors == 1);
+    item->release();
+  }
+  pair.run([&] { return pair.b.gateway->traffic()[0].in.mirrors == 0; });
+  leaving->close();
+}
+
+/// A link that ends at any moment, at either end, loses nothing and repeats nothing.
+inline void a_new_link_goes_on_where_the_last_one_ended(const Subject& s, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Pair pair(s);
+  Flow there(pair.a, pair.b, "at-b", add_classes(pair.a), size_in_classes, 60);
+  Flow back(pair.b, pair.a, "at-a", add_classes(pair.b), size_in_classes, 60);
+  pair.run([&] {
+    there.step(random() % 3);
+    back.step(random() % 3);
+    if (random() % 60 == 0) {
+      const auto which = random() % 3;
+      if (which != 0) pair.a.gateway->detach("b");
+      if (which != 1) pair.b.gateway->detach("a");
+      for (auto left = random() % 4; left > 0; --left) pair.progress();
+      there.step(random() % 3);
+      pair.connect();
+    }
+    return there.is_done() && back.is_done();
+  });
+  CHECK(there.repeated() == 0 && back.repeated() == 0);
+  pair.run([&] { return pair.a.slabs_in_use() == 0 && pair.b.slabs_in_use() == 0; });
+}
+
+/// Gateways are replaced at any moment: nothing is lost. An item comes again only if the gateway
+/// that had published it was replaced before the other one knew.
+inline void a_replaced_gateway_goes_on(const Subject& s, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Pair pair(s);
+  Flow there(pair.a, pair.b, "at-b", add_classes(pair.a), size_in_classes, 60);
+  const bool replaces_sender = seed % 2 == 0;
+  std::uint64_t published = 0;  // By gateways that were replaced.
+  pair.run([&] {
+    there.step(random() % 3);
+    if (random() % 80 == 0) {
+      if (!replaces_sender) published += pair.b.gateway->traffic()[0].in.items;
+      (replaces_sender ? pair.a : pair.b).replace();
+      for (auto left = random() % 4; left > 0; --left) pair.progress();
+      pair.connect();
+    }
+    return there.is_done();
+  });
+  pair.run([&] {
+    there.step();
+    return pair.a.slabs_in_use() == 0 && pair.b.slabs_in_use() == 0;
+  });
+  published += pair.b.gateway->traffic()[0].in.items;
+  const std::uint64_t acknowledged = pair.a.gateway->traffic()[0].out.items;
+  CHECK(there.repeated() <= (replaces_sender ? 0 : published - acknowledged));
+}
+
+inline void check(const Subject& s) {
+  for (const auto each : {items_cross_intact_and_once, space_returns_with_the_release_of_the_reader,
+                          a_wait_is_ended_by_what_happens, a_mirror_ends_with_its_source}) {
+    each(s);
+  }
+}
+
+}  // namespace flowtrain::gateway::conformance
