@@ -16,7 +16,11 @@ BEAT_S = 0.1
 STALL_S = 0.7
 # Beats to a stopped peer: few, so that they do not fill its buffer, and a cut is still noticed.
 SLOW_BEAT_S = 1.0
+MAX_QUEUED_BYTES = 1 << 20
 _MAC_BYTES = 32
+# Key of the last message of a peer that closes the connection; its value is the reason.
+_LEAVES = "leaves"
+_MAX_REASON = 4096
 
 
 class Control:
@@ -42,7 +46,7 @@ class Control:
             reader: Of the connection.
             writer: Of the connection.
             session: Of its handshake.
-            on_message: Takes each message of the peer.
+            on_message: Takes each message of the peer. What it raises ends the connection.
             on_stall: Told True when the peer stops to answer, and False when it goes on.
         """
         self.session = session
@@ -51,36 +55,72 @@ class Control:
         self._on_message, self._on_stall = on_message, on_stall
         self._sent = self._received = 0
         self._heard_s = time.monotonic()
-        self._stalled = False
+        self._stalled = self._has_told = False
+        # Why this side ends the connection; None as result for no reason.
+        self._end: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         connection: socket.socket = writer.get_extra_info("socket")
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(STALL_S * 1000))
 
     def send(self, message: dict[str, Any]) -> None:
-        """Queue a message."""
+        """Queue a message. A peer that takes none while MAX_QUEUED_BYTES wait is given up."""
         body = json.dumps(message).encode()
         if len(body) > MAX_BYTES - _MAC_BYTES:
             raise ValueError(f"a message of {len(body)} bytes; at most {MAX_BYTES - _MAC_BYTES}")
+        if self._end.done():
+            return
+        if (queued := self._writer.transport.get_write_buffer_size()) > MAX_QUEUED_BYTES:
+            self._end.set_result(f"it takes no messages, of which {queued} bytes wait")
+            return
         code = self._code(self.session.send_key, self._sent, body)
         self._sent += 1
         self._writer.write((len(body) + _MAC_BYTES).to_bytes(4, "little") + code + body)
 
+    def close(self, why: str) -> None:
+        """Tell the peer why, and end the connection; `run` returns."""
+        self._tell(why)
+        if not self._end.done():
+            self._end.set_result(None)
+
+    def _tell(self, why: str) -> None:
+        self.send({_LEAVES: why[:_MAX_REASON]})
+        self._has_told = True
+
     async def run(self) -> None:
-        """Receive until the connection ends.
+        """Receive until the connection ends; returns after `close`.
 
         Raises:
-            HostError: Always in the end; names the peer, the path and the cause.
+            HostError: The peer has closed it or is lost; names the peer, the path and the cause.
         """
         beats = asyncio.create_task(self._beat())
+        receives = asyncio.create_task(self._receive())
         try:
-            await self._receive()
-        except asyncio.IncompleteReadError:
-            cause = "its process has ended, or closed the connection"
-        except (HostError, OSError) as error:
-            cause = str(error)
+            either: set[asyncio.Future[Any]] = {receives, self._end}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not self._end.done():
+                self._end.set_result(self._cause(receives))
         finally:
-            beats.cancel()
-            self._writer.close()
-        raise HostError(f"host {self.session.peer.host} ({self.path}) is lost: {cause}")
+            for task in (beats, receives):
+                task.cancel()
+            await asyncio.wait({beats, receives})
+            if self._has_told:
+                self._writer.close()  # After what is queued.
+            else:
+                self._writer.transport.abort()
+        if (cause := self._end.result()) is not None:
+            raise HostError(f"host {self.session.peer.host} ({self.path}) is lost: {cause}")
+
+    def _cause(self, receives: asyncio.Task[None]) -> str:
+        """Why receiving has ended. A peer that broke a rule is told."""
+        try:
+            receives.result()
+        except asyncio.IncompleteReadError:
+            return "its process has ended"
+        except (HostError, ValueError) as error:
+            self._tell(str(error))
+            return str(error)
+        except OSError as error:
+            return str(error)
+        raise AssertionError("receiving ends with an error")
 
     async def _receive(self) -> None:
         while True:
@@ -96,6 +136,8 @@ class Control:
             self._heard_s = time.monotonic()
             self._tell_stall(False)
             message = json.loads(body)
+            if _LEAVES in message:
+                raise HostError(f"it leaves: {message[_LEAVES]}")
             if message != {}:
                 self._on_message(message)
 

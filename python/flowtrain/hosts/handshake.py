@@ -39,8 +39,13 @@ class Identity:
     """Digest of the encoder's weights and configuration."""
     processor: str
     """Digest of what makes images of files."""
-    payload: str
-    """Address of the transport."""
+    purpose: str = "gateway"
+    """Use of the connection: a gateway's, or that of one connection to the job's store."""
+
+
+Payload = tuple[int, bytes]
+"""Number of a session of the payload path, not 0, and the ticket of 32 bytes that opens its link
+once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,10 +55,9 @@ class Session:
     peer: Identity
     send_key: bytes
     receive_key: bytes
-    payload_id: int
-    """Number of the payload session, not 0."""
-    payload_ticket: bytes
-    """Opens the payload link once; 32 bytes."""
+    to_peer: Payload
+    """Of the payload link that leads to the peer."""
+    from_peer: Payload
 
 
 def _mac(key: bytes, purpose: str, *parts: bytes) -> bytes:
@@ -95,15 +99,19 @@ def _check_same(ours: Identity, theirs: Identity) -> None:
 
 def _session(token: bytes, talk: tuple[bytes, ...], peer: Identity, joins: bool) -> Session:
     secret = _mac(token, "session", *talk)
-    of_joiner, of_host = _mac(secret, "from joiner"), _mac(secret, "from host")
-    number = int.from_bytes(_mac(secret, "payload number")[:8], "little")
+    sends, receives = ("joiner", "host") if joins else ("host", "joiner")
     return Session(
         peer=peer,
-        send_key=of_joiner if joins else of_host,
-        receive_key=of_host if joins else of_joiner,
-        payload_id=number or 1,
-        payload_ticket=_mac(secret, "payload ticket"),
+        send_key=_mac(secret, f"from {sends}"),
+        receive_key=_mac(secret, f"from {receives}"),
+        to_peer=_payload(secret, sends),
+        from_peer=_payload(secret, receives),
     )
+
+
+def _payload(secret: bytes, sender: str) -> Payload:
+    number = int.from_bytes(_mac(secret, f"payload number of {sender}")[:8], "little")
+    return number or 1, _mac(secret, f"payload ticket of {sender}")
 
 
 async def admit(

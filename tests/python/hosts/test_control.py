@@ -14,12 +14,11 @@ from typing import Any, TypeVar
 import pytest
 
 from flowtrain.hosts import Control, HostError, Identity, admit, join
+from flowtrain.hosts.control import MAX_QUEUED_BYTES
 from flowtrain.hosts.handshake import Session
 
-OWN = Identity(
-    host="a", version="1", job="j", incarnation="1", tower="t", processor="p", payload="x:1"
-)
-THEIRS = replace(OWN, host="b", payload="y:2")
+OWN = Identity(host="a", version="1", job="j", incarnation="1", tower="t", processor="p")
+THEIRS = replace(OWN, host="b", purpose="store")
 T = TypeVar("T")
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 TOKEN = b"token"
@@ -80,9 +79,12 @@ def test_both_sides_derive_the_same_secrets_once() -> None:
     assert isinstance(host, Session) and (host.peer, joiner.peer) == (THEIRS, OWN)
     assert (host.send_key, host.receive_key) == (joiner.receive_key, joiner.send_key)
     assert host.send_key != host.receive_key
-    assert (host.payload_id, host.payload_ticket) == (joiner.payload_id, joiner.payload_ticket)
+    assert (host.to_peer, host.from_peer) == (joiner.from_peer, joiner.to_peer)
     again = run(handshake())[0]
-    assert host.payload_ticket != again.payload_ticket and host.send_key != again.send_key
+    secrets = (host.send_key, host.receive_key, *host.to_peer, *host.from_peer)
+    assert (
+        len({*secrets, again.send_key, again.receive_key, *again.to_peer, *again.from_peer}) == 12
+    )
 
 
 def test_a_wrong_token_is_refused_and_told_nothing() -> None:
@@ -217,3 +219,34 @@ async def stopped_then_killed() -> tuple[list[bool], str]:
 def test_a_stopped_peer_is_a_stall_and_a_killed_one_is_lost() -> None:
     told, end = run(stopped_then_killed())
     assert told == [True, False] and "host b" in end and "is lost" in end
+
+
+async def closed() -> str:
+    a, b, _ = await controls([])
+    ends = asyncio.gather(a.run(), b.run(), return_exceptions=True)
+    await asyncio.sleep(0)
+    a.close("the run has ended")
+    async with asyncio.timeout(30):
+        own, theirs = await ends
+    assert own is None
+    return str(theirs)
+
+
+def test_a_peer_that_closes_is_told_apart_from_one_that_is_lost() -> None:
+    assert run(closed()).endswith("it leaves: the run has ended")
+
+
+async def overflown() -> str:
+    a, _, (here, _) = await controls([])
+    running = asyncio.create_task(a.run())
+    for _ in range(MAX_QUEUED_BYTES // 1000 * 100):
+        a.send({"text": "x" * 1000})  # Nobody reads.
+    assert here[1].transport.get_write_buffer_size() < MAX_QUEUED_BYTES + 2000
+    async with asyncio.timeout(30):
+        with pytest.raises(HostError) as error:
+            await running
+    return str(error.value)
+
+
+def test_a_peer_that_takes_no_messages_is_given_up() -> None:
+    assert "host b" in (end := run(overflown())) and "it takes no messages, of which" in end
