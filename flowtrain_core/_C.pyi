@@ -61,6 +61,100 @@ class ViewRefused(FlowTrainError, BufferError):
 class ViewsAlive(FlowTrainError, BufferError):
     """A call that gives up memory over which tensors, arrays or memoryviews live."""
 
+class _Traffic(TypedDict):
+    peer: str
+    connected: bool
+    stalled_s: float
+    sent_items: int
+    sent_bytes: int
+    unreleased_there: int
+    received_items: int
+    received_bytes: int
+    unreleased_here: int
+    waiting: int
+    mirrors: int
+
+class Gateway:
+    """Joins a pool with those of other hosts; see docs/hosts.md.
+
+    Items of rings whose readers are at a peer go there, and appear in the same ring of the peer's
+    pool. Peers agree upon sessions beforehand, as `flowtrain.hosts` does.
+    """
+
+    def __init__(self, pool: Pool, *, interface: str) -> None:
+        """Open the payload path, TCP.
+
+        Args:
+            pool: Pool of this host.
+            interface: Numeric address on which peers reach this host.
+        """
+
+    @property
+    def address(self) -> str:
+        """Where peers connect to."""
+    @property
+    def process(self) -> int:
+        """Number of this process, for its peers."""
+    @property
+    def pool_nonce(self) -> int: ...
+    @property
+    def max_cells(self) -> int: ...
+    def admit(
+        self,
+        name: str,
+        *,
+        address: str,
+        pool: int,
+        process: int,
+        max_cells: int,
+        rings: Sequence[str],
+        to_peer: tuple[int, bytes],
+        from_peer: tuple[int, bytes],
+    ) -> None:
+        """Let a peer open a link to here. The links of one of the same name end.
+
+        Args:
+            name: Name of the peer, for the other calls and for messages.
+            address: `Gateway.address` there.
+            pool: `pool_nonce` there.
+            process: `process` there.
+            max_cells: The same there.
+            rings: Rings whose readers are there. Both pools have the same rings.
+            to_peer: Number and ticket, of 32 bytes, of the session that the peer admits.
+            from_peer: Of the session that this gateway admits.
+
+        Raises:
+            ValueError: The pool has no such ring, or it leads to another host.
+        """
+
+    def connect(self, name: str) -> None:
+        """Open the link to a peer that has admitted this gateway."""
+
+    def detach(self, name: str) -> None:
+        """End the links of a peer. What is unfinished goes on over the next ones."""
+
+    def forget(self, name: str) -> None:
+        """Detach a peer for good. Items for it go back to their rings."""
+
+    def wait(self, timeout_s: float) -> list[tuple[str, str]]:
+        """Move items. Returns when there was something to do, at the latest after the timeout.
+
+        Returns:
+            Peers whose links have ended otherwise than by a call, and why.
+        """
+
+    def wake(self) -> None:
+        """End a wait in another thread."""
+
+    def traffic(self) -> list[_Traffic]:
+        """What was moved since the start, by peer, and what is unfinished."""
+
+    def explain(self) -> str:
+        """The path, its links and its traffic, for people."""
+
+    def close(self) -> None:
+        """End all links."""
+
 class LaneInfo:
     """A participant, at the time of the call."""
 

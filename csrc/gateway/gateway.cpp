@@ -30,7 +30,11 @@ Gateway::Gateway(std::shared_ptr<channel::Pool> pool, const OpenTransport& open)
                                    "gateway of pool '" + pool_->name() + "'");
 }
 
-Gateway::~Gateway() {
+Gateway::~Gateway() { close(); }
+
+void Gateway::close() {
+  const std::lock_guard lock(mutex_);
+  is_closed_ = true;
   for (auto& [name, connection] : connections_) close_links(connection);
   connections_.clear();
 }
@@ -66,6 +70,8 @@ std::vector<bool> Gateway::rings_here() const {
 
 void Gateway::admit(const Peer& peer) {
   const std::lock_guard lock(mutex_);
+  pool_->check_open();
+  if (is_closed_) throw PoolClosed("gateway of pool '" + pool_->name() + "': it is closed");
   Connection& connection = connections_[peer.name];
   close_links(connection);
   const bool is_known = connection.out != nullptr;

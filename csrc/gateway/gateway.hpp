@@ -50,6 +50,10 @@ class Gateway final : private transport::Receiver {
   Gateway(const Gateway&) = delete;
   Gateway& operator=(const Gateway&) = delete;
 
+  /// Ends all links, and gives the items for peers back to their rings. No peer is admitted
+  /// afterwards.
+  void close();
+
   /// Where peers connect to.
   std::string address() const { return transport_->address(); }
   /// Number of this process, for its peers.
@@ -125,6 +129,7 @@ class Gateway final : private transport::Receiver {
   std::map<std::string, Connection> connections_;  // By the peer's name.
   std::vector<Ended> ended_;
   std::exception_ptr failure_;
+  bool is_closed_ = false;
   std::int64_t swept_ns_ = 0;
   std::unique_ptr<Watch> space_;
   std::map<std::uint16_t, std::unique_ptr<Watch>> filled_;  // By ring.

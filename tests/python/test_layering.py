@@ -42,7 +42,10 @@ CPP_FOLDER_SEES: dict[str, tuple[str, ...]] = {
 # One extension a folder, beside the helpers that they share.
 CPP_FOLDER_SEES |= {
     "bindings": ("base", "os"),
-    "bindings/core": ("base", "os", "lockfree", "memory", "cuda", "channel", "packing", "bindings"),
+    "bindings/core": (
+        *("base", "os", "lockfree", "memory", "cuda", "channel", "packing", "transport"),
+        *("gateway", "bindings"),
+    ),
     "bindings/bench": ("base", "os", "measure", "torture", "bindings"),
     "bindings/ops": ("base", "memory", "kernels", "cuda", "bindings"),
 }

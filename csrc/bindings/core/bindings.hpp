@@ -14,6 +14,7 @@ void bind_producer(pybind11::module_& module);
 void bind_consumer(pybind11::module_& module);
 void bind_inspect(pybind11::module_& module);
 void bind_cuda(pybind11::module_& module);
+void bind_gateway(pybind11::module_& module);
 void bind_packing(pybind11::module_& module);
 
 /// Makes the classes of a module raise TypeError where pybind11 would use a missing object: in a

@@ -22,7 +22,7 @@ void flowtrain::bindings::guard_classes(py::module_& module) {
 }
 
 PYBIND11_MODULE(_C, module) {
-  module.doc() = "FlowTrain's core: pool, ring and channel.";
+  module.doc() = "FlowTrain's core: pool, ring, channel and gateway.";
   module.attr("__version__") = FLOWTRAIN_VERSION;
   flowtrain::bindings::bind_errors(module);
   flowtrain::bindings::bind_pool(module);
@@ -30,6 +30,7 @@ PYBIND11_MODULE(_C, module) {
   flowtrain::bindings::bind_consumer(module);
   flowtrain::bindings::bind_inspect(module);
   flowtrain::bindings::bind_cuda(module);
+  flowtrain::bindings::bind_gateway(module);
   flowtrain::bindings::bind_packing(module);
   flowtrain::bindings::guard_classes(module);
 }

@@ -1,0 +1,145 @@
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "base/error.hpp"
+#include "bindings/core/arguments.hpp"
+#include "bindings/core/bindings.hpp"
+#include "bindings/gil.hpp"
+#include "gateway/gateway.hpp"
+#include "transport/sockets/sockets.hpp"
+
+namespace py = pybind11;
+
+namespace flowtrain::bindings {
+namespace {
+
+using channel::Pool;
+using gateway::Gateway;
+
+using Session = std::pair<std::uint64_t, py::bytes>;
+
+/// Ends the threads of a gateway without the GIL, if the interpreter lives.
+void destroy(Gateway* gateway) {
+  if (Py_IsInitialized() == 0 || PyGILState_Check() == 0) {
+    delete gateway;
+    return;
+  }
+  const WithoutGil release;
+  delete gateway;
+}
+
+std::shared_ptr<Gateway> make(std::shared_ptr<Pool> pool, const std::string& interface) {
+  pool->check_open();
+  return {new Gateway(std::move(pool),
+                      [&](transport::Receiver& receiver) {
+                        return transport::open_sockets(interface, receiver);
+                      }),
+          &destroy};
+}
+
+transport::Session session_of(const Session& given, const char* what) {
+  const std::string ticket = given.second;
+  transport::Session session{given.first, {}};
+  if (ticket.size() != session.ticket.size()) {
+    throw BadArgument(std::string(what) + ": a ticket of " + std::to_string(ticket.size()) +
+                      " bytes, where " + std::to_string(session.ticket.size()) + " are needed");
+  }
+  std::memcpy(session.ticket.data(), ticket.data(), ticket.size());
+  return session;
+}
+
+void admit(Gateway& self, const std::string& name, const std::string& address, std::uint64_t pool,
+           std::uint64_t process, const py::object& max_cells, std::vector<std::string> rings,
+           const Session& to_peer, const Session& from_peer) {
+  const gateway::Peer peer{
+      name,
+      address,
+      pool,
+      process,
+      static_cast<std::uint32_t>(number_in(max_cells, "admit: max_cells", 1, lockfree::kMaxCells)),
+      session_of(to_peer, "admit: to_peer"),
+      session_of(from_peer, "admit: from_peer"),
+      std::move(rings)};
+  const WithoutGil release;
+  self.admit(peer);
+}
+
+std::vector<std::pair<std::string, std::string>> wait(Gateway& self, double timeout_s) {
+  std::vector<Gateway::Ended> ended;
+  {
+    const WithoutGil release;
+    ended = self.wait(Deadline::in(timeout_s));
+  }
+  std::vector<std::pair<std::string, std::string>> out;
+  for (Gateway::Ended& each : ended) out.emplace_back(std::move(each.peer), std::move(each.why));
+  return out;
+}
+
+py::list traffic(Gateway& self) {
+  std::vector<Gateway::Traffic> found;
+  {
+    const WithoutGil release;
+    found = self.traffic();
+  }
+  py::list out;
+  for (const Gateway::Traffic& each : found) {
+    py::dict peer;
+    peer["peer"] = each.peer;
+    peer["connected"] = each.is_connected;
+    peer["stalled_s"] = static_cast<double>(each.stalled_ns) * 1e-9;
+    peer["sent_items"] = each.out.items;
+    peer["sent_bytes"] = each.out.bytes;
+    peer["unreleased_there"] = each.out.unreleased;
+    peer["received_items"] = each.in.items;
+    peer["received_bytes"] = each.in.bytes;
+    peer["unreleased_here"] = each.in.unreleased;
+    peer["waiting"] = each.in.waiting;
+    peer["mirrors"] = each.in.mirrors;
+    out.append(std::move(peer));
+  }
+  return out;
+}
+
+}  // namespace
+
+void bind_gateway(py::module_& module) {
+  const auto named = [](void (Gateway::*call)(const std::string&)) {
+    return [call](Gateway& self, const std::string& name) {
+      const WithoutGil release;
+      (self.*call)(name);
+    };
+  };
+  py::class_<Gateway, std::shared_ptr<Gateway>>(module, "Gateway")
+      .def(py::init(&make), py::arg("pool"), py::kw_only(), py::arg("interface"))
+      .def_property_readonly("address", &Gateway::address)
+      .def_property_readonly("process", &Gateway::process)
+      .def_property_readonly(
+          "pool_nonce", [](const Gateway& self) { return self.pool().control().header().nonce; })
+      .def_property_readonly(
+          "max_cells",
+          [](const Gateway& self) { return self.pool().control().geometry().max_cells; })
+      .def("admit", &admit, py::arg("name"), py::kw_only(), py::arg("address"), py::arg("pool"),
+           py::arg("process"), py::arg("max_cells"), py::arg("rings"), py::arg("to_peer"),
+           py::arg("from_peer"))
+      .def("connect", named(&Gateway::connect), py::arg("name"))
+      .def("detach", named(&Gateway::detach), py::arg("name"))
+      .def("forget", named(&Gateway::forget), py::arg("name"))
+      .def("wait", &wait, py::arg("timeout_s"))
+      .def("wake", &Gateway::wake)
+      .def("traffic", &traffic)
+      .def("explain",
+           [](Gateway& self) {
+             const WithoutGil release;
+             return self.explain();
+           })
+      .def("close", [](Gateway& self) {
+        const WithoutGil release;
+        self.close();
+      });
+}
+
+}  // namespace flowtrain::bindings

@@ -1,0 +1,144 @@
+"""What two gateways tell each other over their control connection before and while items move."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from flowtrain.hosts.control import Control
+from flowtrain.hosts.handshake import HostError, Session
+from flowtrain_core import Gateway
+
+_FACTS, _READY = "gateway", "ready"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """A gateway, as its peer needs to know it."""
+
+    address: str
+    """Of the payload path."""
+    pool: int
+    """Nonce of the pool."""
+    process: int
+    """Number that the process has drawn."""
+    max_cells: int
+    """Of the pool."""
+    rings: Sequence[str]
+    """Of the pool, in order; both pools have the same."""
+    readers: Sequence[str]
+    """Rings whose readers are there."""
+
+    @staticmethod
+    def parse(given: Any) -> Facts:
+        """Facts as they were sent.
+
+        Raises:
+            HostError: A field is missing, or of another type.
+        """
+        try:
+            found = Facts(**given)
+        except TypeError as error:
+            raise HostError("its facts cannot be read; it may have another version") from error
+        for each in fields(found):
+            value = getattr(found, each.name)
+            if each.type == "Sequence[str]":
+                is_valid = isinstance(value, list) and all(isinstance(ring, str) for ring in value)
+            else:
+                is_valid = type(value).__name__ == each.type
+            if not is_valid:
+                raise HostError(f"its {each.name} is {value!r}, which is no {each.type}")
+        return found
+
+
+class Peering:
+    """One connection to a peer: agrees upon the payload links, which last as long.
+
+    Each side tells its facts, admits the other one when it knows them, and connects once it was
+    admitted: so no link arrives before it is expected.
+
+    Args:
+        gateway: Of this host.
+        facts: Of it.
+        enter: Called before the peer is admitted; raises HostError if it cannot be.
+        tell: Takes what people should know.
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        session: Session,
+        *,
+        gateway: Gateway,
+        facts: Facts,
+        enter: Callable[[Peering], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self.name = session.peer.host
+        self.facts: Facts | None = None  # Of the peer.
+        self.is_connected = False
+        self.is_stalled = False
+        self._gateway, self._own = gateway, facts
+        self._enter, self._tell = enter, tell
+        self._session = session
+        self._control = Control(
+            reader, writer, session, on_message=self._take, on_stall=self._note_stall
+        )
+
+    async def run(self) -> None:
+        """Last as long as the connection. Returns after `close`.
+
+        Raises:
+            HostError: The peer is lost, or has left; the message says why.
+        """
+        self._control.send({_FACTS: asdict(self._own)})
+        try:
+            await self._control.run()
+        finally:
+            if self.facts is not None:
+                self._gateway.detach(self.name)
+
+    def close(self, why: str) -> None:
+        """End the connection, and tell the peer why."""
+        self._control.close(why)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if _FACTS in message and self.facts is None:
+            self._admit(Facts.parse(message[_FACTS]))
+        elif _READY in message and self.facts is not None and not self.is_connected:
+            self._gateway.connect(self.name)
+            self.is_connected = True
+            self._tell(f"host {self.name} is connected ({self._control.path})")
+        else:
+            raise HostError(f"a message that cannot come now: {str(message)[:80]}")
+
+    def _admit(self, facts: Facts) -> None:
+        own = self._own
+        if list(facts.rings) != list(own.rings):
+            raise HostError(
+                f"its pool has the rings {', '.join(facts.rings)}, and this one "
+                f"{', '.join(own.rings)}; both must be of one configuration"
+            )
+        if both := sorted(set(facts.readers) & set(own.readers)):
+            raise HostError(f"{', '.join(both)}: rings with readers at both hosts; give each one")
+        self._enter(self)
+        self._gateway.admit(
+            self.name,
+            address=facts.address,
+            pool=facts.pool,
+            process=facts.process,
+            max_cells=facts.max_cells,
+            rings=list(facts.readers),
+            to_peer=self._session.to_peer,
+            from_peer=self._session.from_peer,
+        )
+        self.facts = facts
+        self._control.send({_READY: True})
+
+    def _note_stall(self, stalled: bool) -> None:
+        self.is_stalled = stalled
+        does = "does not answer; waiting for it" if stalled else "answers again"
+        self._tell(f"host {self.name} {does} ({self._control.path})")

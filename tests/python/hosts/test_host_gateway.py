@@ -1,0 +1,226 @@
+"""Two hosts on this machine: pools in two folders, and only loopback TCP between them."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from core.conftest import eventually, spawn
+from core.processes import Process, Spawn, in_use
+
+from flowtrain_core import Consumer, Pool, PoolTimeout, Producer
+
+__all__ = ["eventually", "spawn"]
+Eventually = Callable[[Callable[[], object]], None]
+
+RINGS = ("there", "back")
+# Arguments: name of the host and its pool, ring whose readers are here, whether it joins, port.
+HOST = """
+import asyncio
+from flowtrain.hosts import HostGateway, HostError, Identity
+async def main(host, readers, does, port):
+    pool = Pool.open(host, label="gateway", timeout_s=30)
+    own = Identity(host=host, version="1", job="j", incarnation="1", tower="t", processor="p")
+    gateway = HostGateway(
+        pool, own, b"token", readers=[readers], interface="127.0.0.1", tell=lambda text: print(text)
+    )
+    if does == "join":
+        await gateway.join("127.0.0.1", port, timeout_s=60)
+    else:
+        print(f"port {(await gateway.listen(port))[1]}")
+        await gateway.failure()
+asyncio.run(main(*sys.argv[1:4], int(sys.argv[4])))
+"""
+ARRAY_OF = """
+from array import array as array_type
+def array_of(key):  # Up to 128 KiB.
+    return array_type('Q', [key * 0x9E3779B97F4A7C15 & (1 << 64) - 1]) * (1 + key * 7919 % 16384)
+"""
+# Arguments: pool, ring, ledger, first key, end of keys.
+PRODUCE = """
+import os
+pool = Pool.open(sys.argv[1]); pool.add_segment(classes=[(4096, 4), (1 << 17, 4)])
+producer = Producer(pool, ring=sys.argv[2])
+ledger = os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+for key in range(int(sys.argv[4]), int(sys.argv[5])):
+    array = array_of(key)
+    lease = producer.lease((len(array),), 'uint64', timeout_s=100)
+    memoryview(lease)[:] = array
+    lease.publish(key)
+    os.write(ledger, key.to_bytes(8, 'little'))
+producer.drain(timeout_s=100)
+"""
+# Arguments: pool, ring, ledger.
+CONSUME = """
+import os
+pool = Pool.open(sys.argv[1]); consumer = Consumer(pool, ring=sys.argv[2])
+ledger = os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+print("ready")
+while True:
+    item = consumer.get(timeout_s=100)
+    view = memoryview(item)
+    is_whole = view.tolist() == array_of(item.key).tolist()
+    os.write(ledger, (item.key if is_whole else 1 << 60).to_bytes(8, 'little'))
+    del view
+    item.release()
+"""
+
+
+def read_ledger(path: Path) -> list[int]:
+    data = path.read_bytes() if path.exists() else b""
+    return [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]
+
+
+class Host:
+    """A host: a folder for its pool, which this process owns, and its processes.
+
+    Args:
+        name: Of the host, and of its pool.
+        reads: Ring whose readers are there.
+    """
+
+    def __init__(
+        self, name: str, reads: str, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.name, self.reads = name, reads
+        self._spawn = spawn
+        self.folder = tempfile.mkdtemp(prefix="flowtrain-test-", dir="/dev/shm")
+        monkeypatch.setenv("FLOWTRAIN_POOL_DIR", self.folder)
+        self.pool = Pool.create(name, rings=RINGS, max_lanes=64, label="owner")
+        self._env = {"FLOWTRAIN_POOL_DIR": self.folder}
+
+    def start(self, code: str, *args: object) -> Process:
+        return self._spawn(code, *args, env=os.environ | self._env)
+
+    def gateway(self, does: str, port: int) -> Process:
+        return self.start(HOST, self.name, self.reads, does, port)
+
+    def close(self) -> None:
+        self.pool.close()
+        shutil.rmtree(self.folder)
+
+
+@pytest.fixture
+def hosts(spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Host, Host]]:
+    """The producers of ring "there" are at the first host, its readers at the second."""
+    a, b = Host("a", "back", spawn, monkeypatch), Host("b", "there", spawn, monkeypatch)
+    yield a, b
+    a.close()
+    b.close()
+
+
+def told(process: Process, pattern: str) -> re.Match[str]:
+    """The next line of a process that has a pattern."""
+    while line := process.line():
+        if found := re.search(pattern, line):
+            return found
+    raise AssertionError(f"it ended without a line that has {pattern}")
+
+
+def joined(hosts: tuple[Host, Host]) -> tuple[Process, Process, int]:
+    """The gateways of both, once they are connected, and the port of the second."""
+    a, b = hosts
+    listening = b.gateway("listen", 0)
+    port = int(told(listening, r"port (\d+)")[1])
+    joining = a.gateway("join", port)
+    told(joining, "host b is connected")
+    told(listening, "host a is connected")
+    return joining, listening, port
+
+
+def test_a_reader_that_stops_bounds_both_hosts(
+    hosts: tuple[Host, Host], eventually: Eventually
+) -> None:
+    a, b = hosts
+    joined(hosts)
+    a.pool.add_segment(classes=[(1 << 16, 6)])
+    producer, consumer = Producer(a.pool, ring="there"), Consumer(b.pool, ring="there")
+    for key in range(6):
+        producer.lease((1 << 14,), "float32", timeout_s=60).publish(key)
+    eventually(lambda: in_use(b.pool) == 6)
+    with pytest.raises(PoolTimeout):
+        producer.lease((1 << 14,), "float32", timeout_s=1.0)
+    assert (in_use(a.pool), in_use(b.pool)) == (6, 6)
+    keys = []
+    for _ in range(6):
+        item = consumer.get(timeout_s=60)
+        keys.append(item.key)
+        item.release()
+    assert sorted(keys) == list(range(6))
+    producer.drain(timeout_s=60)
+    eventually(lambda: in_use(b.pool) == 0)
+
+
+def test_a_stopped_gateway_is_a_stall_that_is_told_and_ends(
+    hosts: tuple[Host, Host], tmp_path: Path, eventually: Eventually
+) -> None:
+    a, b = hosts
+    joining, listening, _ = joined(hosts)
+    b.start(ARRAY_OF + CONSUME, "b", "there", tmp_path / "read")
+    a.start(ARRAY_OF + PRODUCE, "a", "there", tmp_path / "sent", 0, 400)
+    eventually(lambda: len(read_ledger(tmp_path / "read")) > 20)
+    listening.stop()
+    told(joining, "host b does not answer; waiting for it")
+    time.sleep(1)
+    listening.popen.send_signal(signal.SIGCONT)
+    told(joining, "host b answers again")
+    eventually(lambda: sorted(read_ledger(tmp_path / "read")) == list(range(400)))
+
+
+def random_kills(hosts: tuple[Host, Host], folder: Path, *, seed: int, kills: int) -> None:
+    """Kill every kind of process at random, and replace it, while items cross."""
+    a, b = hosts
+    rng = random.Random(seed)
+    joining, listening, port = joined(hosts)
+    sent, read, end = folder / "sent", folder / "read", 1 << 40
+    produce, consume = ARRAY_OF + PRODUCE, ARRAY_OF + CONSUME
+    processes = {
+        "joining": joining,
+        "listening": listening,
+        "producer": a.start(produce, "a", "there", sent, 0, end),
+        "reader": b.start(consume, "b", "there", read),
+    }
+    for _ in range(kills):
+        goal = len(read_ledger(read)) + rng.randrange(60)
+        deadline = time.monotonic() + 60
+        while len(read_ledger(read)) < goal:
+            assert time.monotonic() < deadline, "no item comes"
+            time.sleep(0.002)
+        kind = rng.choice(list(processes))
+        processes[kind].kill()
+        if kind == "listening":
+            processes["listening"] = b.gateway("listen", port)
+        elif kind == "joining":
+            processes["joining"] = a.gateway("join", port)
+        elif kind == "producer":
+            first = max(read_ledger(sent), default=-1) + 1
+            processes["producer"] = a.start(produce, "a", "there", sent, first, end)
+        elif kind == "reader":
+            processes["reader"] = b.start(consume, "b", "there", read)
+    processes["producer"].kill()
+    deadline = time.monotonic() + 60
+    while in_use(a.pool) or in_use(b.pool) or set(read_ledger(sent)) - set(read_ledger(read)):
+        assert time.monotonic() < deadline, (in_use(a.pool), in_use(b.pool))
+        time.sleep(0.01)
+    assert max(read_ledger(read)) <= max(read_ledger(sent)) + 1  # None was damaged.
+
+
+def test_random_kills_lose_nothing(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    random_kills(hosts, tmp_path, seed=1, kills=12)
+
+
+@pytest.mark.deep
+@pytest.mark.limit(900)
+@pytest.mark.parametrize("seed", [2, 3, 4, 5])
+def test_many_random_kills_lose_nothing(
+    hosts: tuple[Host, Host], tmp_path: Path, seed: int
+) -> None:
+    random_kills(hosts, tmp_path, seed=seed, kills=60)
