@@ -28,7 +28,8 @@ struct alignas(kCacheLine) Lane {
   Relaxed<std::uint32_t> retired;  ///< lanes_version when it ended; the oldest is reused first.
   RelaxedText label;
   Relaxed<std::uint16_t> ring;  ///< Of a producer or consumer.
-  /// Of a pool handle: whether it is leaving, so that nobody can get memory from it for long.
+  /// Of a pool handle: whether it is leaving, so that nobody can get memory from it for long. Also
+  /// of a guest, which maps none.
   std::atomic<bool> leaving;
   // Counters, written only by the lane. They continue when the lane is reused, so that sums never
   // decrease.

@@ -35,6 +35,16 @@ bool Lanes::is_reusable(std::uint32_t lane) const {
 
 std::uint16_t Lanes::join(LaneRole role, std::uint16_t ring, const std::string& label,
                           const std::string& pool) {
+  return join(role, ring, label, ::getpid(), false, pool);
+}
+
+std::uint16_t Lanes::join_guest(const std::string& label, std::int32_t pid,
+                                const std::string& pool) {
+  return join(LaneRole::kPool, 0, label, pid, true, pool);
+}
+
+std::uint16_t Lanes::join(LaneRole role, std::uint16_t ring, const std::string& label,
+                          std::int32_t pid, bool is_guest, const std::string& pool) {
   const std::lock_guard lock(mutex_);
   const std::uint32_t version = control_.header().lanes_version.load(std::memory_order_relaxed);
   // Unused lanes first, then the one that ended first, so that recent ends stay readable.
@@ -66,9 +76,15 @@ std::uint16_t Lanes::join(LaneRole role, std::uint16_t ring, const std::string& 
     std::atomic_thread_fence(std::memory_order_release);
     lane.role = role;
     lane.ring = ring;
-    lane.leaving.store(false, std::memory_order_relaxed);
-    lane.pid = ::getpid();
-    os::write_own_age(lane.process);
+    // Nobody waits until a guest has mapped a segment.
+    lane.leaving.store(is_guest, std::memory_order_relaxed);
+    lane.pid = pid;
+    if (is_guest) {
+      lane.process.started = 0;
+      lane.process.space = 0;
+    } else {
+      os::write_own_age(lane.process);
+    }
     lane.label = label;
     for (auto& generation : lane.mapped) generation.store(0, std::memory_order_relaxed);
     lane.state.store(LaneState::kAlive, std::memory_order_release);           // sync: lane.state
@@ -86,6 +102,13 @@ void Lanes::leave(std::uint16_t number) noexcept {
   lane.state.store(LaneState::kLeft, std::memory_order_release);  // sync: lane.state
   held_[number] = false;
   os::unlock_byte(file_, number);
+  control_.header().lanes_version.fetch_add(1, std::memory_order_release);  // sync: control.lanes
+}
+
+void Lanes::die(std::uint16_t guest) noexcept {
+  const std::lock_guard lock(mutex_);
+  held_[guest] = false;
+  os::unlock_byte(file_, guest);
   control_.header().lanes_version.fetch_add(1, std::memory_order_release);  // sync: control.lanes
 }
 

@@ -44,8 +44,14 @@ class Lanes {
   /// Returns the number of the new participant's lane.
   std::uint16_t join(LaneRole role, std::uint16_t ring, const std::string& label,
                      const std::string& pool);
+  /// A lane that stands for a process of another host, as a pool handle that maps no memory.
+  ///
+  /// @param pid  Of the process, there.
+  std::uint16_t join_guest(const std::string& label, std::int32_t pid, const std::string& pool);
   /// Ends a participant cleanly. Its lane stays visible until it is reused.
   void leave(std::uint16_t lane) noexcept;
+  /// Ends a guest as the death of its process would: all handles find it dead.
+  void die(std::uint16_t guest) noexcept;
 
   std::uint32_t size() const { return control_.geometry().max_lanes; }
   std::uint64_t shared_byte() const { return size() + locks_.size(); }
@@ -63,6 +69,8 @@ class Lanes {
   void unlock(PoolLock lock) noexcept;
 
  private:
+  std::uint16_t join(LaneRole role, std::uint16_t ring, const std::string& label, std::int32_t pid,
+                     bool is_guest, const std::string& pool);
   bool is_reusable(std::uint32_t lane) const;
 
   const Control& control_;
