@@ -98,7 +98,11 @@ class Gateway:
     @property
     def pool_nonce(self) -> int: ...
     @property
-    def max_cells(self) -> int: ...
+    def max_cells(self) -> int:
+        """Of the pool."""
+    @property
+    def max_lanes(self) -> int:
+        """Of the pool."""
     def admit(
         self,
         name: str,
@@ -135,6 +139,16 @@ class Gateway:
 
     def forget(self, name: str) -> None:
         """Detach a peer for good. Items for it go back to their rings."""
+
+    def add_guest(self, label: str, pid: int) -> int:
+        """Let a process of another host appear among the lanes of the pool.
+
+        Returns:
+            Its lane, which also ends with this process.
+        """
+
+    def remove_guest(self, lane: int, *, died: bool) -> None:
+        """Let it have left, or died: `Pool.wait_dead` of every handle then tells it."""
 
     def wait(self, timeout_s: float) -> list[tuple[str, str]]:
         """Move items. Returns when there was something to do, at the latest after the timeout.

@@ -9,6 +9,7 @@
 #include "bindings/core/arguments.hpp"
 #include "bindings/core/bindings.hpp"
 #include "bindings/gil.hpp"
+#include "channel/layout/names.hpp"
 #include "gateway/gateway.hpp"
 #include "transport/sockets/sockets.hpp"
 
@@ -122,12 +123,31 @@ void bind_gateway(py::module_& module) {
       .def_property_readonly(
           "max_cells",
           [](const Gateway& self) { return self.pool().control().geometry().max_cells; })
+      .def_property_readonly(
+          "max_lanes",
+          [](const Gateway& self) { return self.pool().control().geometry().max_lanes; })
       .def("admit", &admit, py::arg("name"), py::kw_only(), py::arg("address"), py::arg("pool"),
            py::arg("process"), py::arg("max_cells"), py::arg("rings"), py::arg("to_peer"),
            py::arg("from_peer"))
       .def("connect", named(&Gateway::connect), py::arg("name"))
       .def("detach", named(&Gateway::detach), py::arg("name"))
       .def("forget", named(&Gateway::forget), py::arg("name"))
+      .def(
+          "add_guest",
+          [](Gateway& self, const std::string& label, std::int32_t pid) {
+            self.pool().check_open();
+            channel::check_label(label);
+            return self.pool().lanes().join_guest(label, pid, self.pool().name());
+          },
+          py::arg("label"), py::arg("pid"))
+      .def(
+          "remove_guest",
+          [](Gateway& self, std::uint16_t lane, bool died) {
+            channel::Pool& pool = self.pool();
+            if (pool.closed() || !pool.lanes().holds(lane)) return;
+            died ? pool.lanes().die(lane) : pool.lanes().leave(lane);
+          },
+          py::arg("lane"), py::kw_only(), py::arg("died"))
       .def("wait", &wait, py::arg("timeout_s"))
       .def("wake", &Gateway::wake)
       .def("traffic", &traffic)

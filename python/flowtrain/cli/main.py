@@ -17,7 +17,7 @@ from flowtrain.signals import end_silently, exits
 from flowtrain_core import FlowTrainError
 
 _COMMANDS = (
-    *("demo", "train", "encoder", "export", "data", "cache", "pack", "profile", "plan"),
+    *("demo", "train", "encoder", "host", "export", "data", "cache", "pack", "profile", "plan"),
     *("top", "trace", "report", "bench", "clean", "doctor"),
 )
 

@@ -8,19 +8,22 @@ import json
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from flowtrain.hosts.handshake import MAX_BYTES, HostError, Session
+from flowtrain.hosts.handshake import MAX_BYTES, HostError, HostLeft, Session
 
 BEAT_S = 0.1
 STALL_S = 0.7
 # Beats to a stopped peer: few, so that they do not fill its buffer, and a cut is still noticed.
-SLOW_BEAT_S = 1.0
+# More often than a stall lasts: otherwise a peer that goes on would take this side for stopped.
+SLOW_BEAT_S = STALL_S / 2
 MAX_QUEUED_BYTES = 1 << 20
 _MAC_BYTES = 32
-# Key of the last message of a peer that closes the connection; its value is the reason.
-_LEAVES = "leaves"
+# Keys of the last message of a peer that closes the connection: why, and whether for good.
+_LEAVES, _FOR_GOOD = "leaves", "for_good"
 _MAX_REASON = 4096
+_FLUSH_S = 0.5
 
 
 class Control:
@@ -56,6 +59,7 @@ class Control:
         self._sent = self._received = 0
         self._heard_s = time.monotonic()
         self._stalled = self._has_told = False
+        self._left: str | None = None  # Why the peer, or this side, has ended it for good.
         # Why this side ends the connection; None as result for no reason.
         self._end: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         connection: socket.socket = writer.get_extra_info("socket")
@@ -75,21 +79,27 @@ class Control:
         self._sent += 1
         self._writer.write((len(body) + _MAC_BYTES).to_bytes(4, "little") + code + body)
 
-    def close(self, why: str) -> None:
-        """Tell the peer why, and end the connection; `run` returns."""
-        self._tell(why)
+    def close(self, why: str, *, for_good: bool = True) -> None:
+        """Tell the peer why, and end the connection; `run` returns.
+
+        Args:
+            why: The reason.
+            for_good: Whether the peer should not come again.
+        """
+        self._tell(why, for_good=for_good)
         if not self._end.done():
             self._end.set_result(None)
 
-    def _tell(self, why: str) -> None:
-        self.send({_LEAVES: why[:_MAX_REASON]})
+    def _tell(self, why: str, *, for_good: bool) -> None:
+        self.send({_LEAVES: why[:_MAX_REASON], _FOR_GOOD: for_good})
         self._has_told = True
 
     async def run(self) -> None:
         """Receive until the connection ends; returns after `close`.
 
         Raises:
-            HostError: The peer has closed it or is lost; names the peer, the path and the cause.
+            HostLeft: The peer has left for good, or has broken a rule.
+            HostError: It is lost; the message names the peer, the path and the cause.
         """
         beats = asyncio.create_task(self._beat())
         receives = asyncio.create_task(self._receive())
@@ -104,19 +114,27 @@ class Control:
             await asyncio.wait({beats, receives})
             if self._has_told:
                 self._writer.close()  # After what is queued.
+                with suppress(OSError, TimeoutError):
+                    async with asyncio.timeout(_FLUSH_S):
+                        await self._writer.wait_closed()
             else:
                 self._writer.transport.abort()
         if (cause := self._end.result()) is not None:
-            raise HostError(f"host {self.session.peer.host} ({self.path}) is lost: {cause}")
+            text = f"host {self.session.peer.host} ({self.path}) is lost: {cause}"
+            raise HostError(text) if self._left is None else HostLeft(text, reason=self._left)
 
     def _cause(self, receives: asyncio.Task[None]) -> str:
         """Why receiving has ended. A peer that broke a rule is told."""
         try:
             receives.result()
+        except HostLeft as error:
+            self._left = error.reason
+            return str(error)
         except asyncio.IncompleteReadError:
             return "its process has ended"
         except (HostError, ValueError) as error:
-            self._tell(str(error))
+            self._tell(str(error), for_good=True)
+            self._left = str(error)
             return str(error)
         except OSError as error:
             return str(error)
@@ -137,7 +155,10 @@ class Control:
             self._tell_stall(False)
             message = json.loads(body)
             if _LEAVES in message:
-                raise HostError(f"it leaves: {message[_LEAVES]}")
+                text = f"it leaves: {(why := str(message[_LEAVES]))}"
+                if message.get(_FOR_GOOD):
+                    raise HostLeft(text, reason=why)
+                raise ConnectionResetError(text)
             if message != {}:
                 self._on_message(message)
 

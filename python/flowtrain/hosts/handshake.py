@@ -15,12 +15,26 @@ from flowtrain_core import FlowTrainError
 TIMEOUT_S = 5.0
 MAX_BYTES = 1 << 16
 _NONCE_BYTES = 32
+ASKS = "job"
+"""Purpose of a joiner that does not know the job yet, and asks for it."""
 # Of these, the two sides must have the same.
 _SAME = ("version", "job", "incarnation", "tower", "processor")
 
 
 class HostError(FlowTrainError, ConnectionError):
     """A peer on another host was refused, or no longer answers; the message names it and why."""
+
+
+class HostLeft(HostError):
+    """A peer has ended the connection for good.
+
+    Attributes:
+        reason: What it has told.
+    """
+
+    def __init__(self, text: str, *, reason: str) -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +54,7 @@ class Identity:
     processor: str
     """Digest of what makes images of files."""
     purpose: str = "gateway"
-    """Use of the connection: a gateway's, or that of one connection to the job's store."""
+    """Use of the connection: a gateway's, the job's store, or ASKS."""
 
 
 Payload = tuple[int, bytes]
@@ -90,8 +104,8 @@ def _parse(body: bytes) -> Identity:
     return found
 
 
-def _check_same(ours: Identity, theirs: Identity) -> None:
-    for name in _SAME:
+def _check_same(ours: Identity, theirs: Identity, *, purpose: str) -> None:
+    for name in _SAME[:1] if purpose == ASKS else _SAME:
         here, there = getattr(ours, name), getattr(theirs, name)
         if here != there:
             raise HostError(f"its {name} is {there!r}, and here it is {here!r}")
@@ -140,7 +154,7 @@ async def admit(
         why, peer = "", None
         try:
             peer = _parse(facts)
-            _check_same(own, peer)
+            _check_same(own, peer, purpose=peer.purpose)
         except HostError as error:
             why = str(error)
         answer = json.dumps({"refused": why, "own": asdict(own)}).encode()
@@ -184,7 +198,7 @@ async def join(
         if given["refused"]:
             raise HostError(f"it refused this process: {given['refused']}")
         peer = _parse(json.dumps(given["own"]).encode())
-        _check_same(own, peer)
+        _check_same(own, peer, purpose=own.purpose)
     except (HostError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
         writer.close()
         cause = str(error) or type(error).__name__

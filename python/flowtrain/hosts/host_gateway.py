@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
-from flowtrain.hosts.handshake import HostError, Identity, Session, admit, join
+from flowtrain.hosts.guests import Guests
+from flowtrain.hosts.handshake import HostError, HostLeft, Identity, Session, admit, join
 from flowtrain.hosts.peering import Facts, Peering
 from flowtrain_core import FlowTrainError, Gateway, Pool
 
 RETRY_S = 0.2
+# The ranks of a peer that does not come back in this time have died.
+RETURN_S = 3.0
 # A peer that does not come back in this time is forgotten: what it was to get goes back.
 FORGET_S = 60.0
 _WAIT_S = 1.0
+_RANKS_S = 0.1
+# For the peers to be told why this host leaves.
+_LEAVE_S = 1.0
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter, Session], Awaitable[None]]
 
 
 class HostGateway:
@@ -30,6 +39,7 @@ class HostGateway:
         readers: Rings whose readers are on this host.
         interface: Numeric address on which peers reach it.
         tell: Takes what people should know.
+        serves: What admitted connections of other purposes get, by the purpose.
     """
 
     def __init__(
@@ -41,9 +51,10 @@ class HostGateway:
         readers: Sequence[str],
         interface: str,
         tell: Callable[[str], None],
+        serves: Mapping[str, Serve] | None = None,
     ) -> None:
         self._identity, self._token = identity, token
-        self._interface, self._tell = interface, tell
+        self._tell = tell
         self.gateway = Gateway(pool, interface=interface)
         self._facts = Facts(
             address=self.gateway.address,
@@ -53,26 +64,38 @@ class HostGateway:
             rings=list(pool.rings),
             readers=list(readers),
         )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._guests = Guests(pool, self.gateway)
+        self._serves = serves or {}
         self._peers: dict[str, Peering] = {}
-        self._gone: dict[str, asyncio.TimerHandle] = {}
+        self._gone: dict[str, list[asyncio.TimerHandle]] = {}
         self._server: asyncio.Server | None = None
         self._loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = self._loop.create_future()
         self._is_closing = threading.Event()
         self._mover = threading.Thread(target=self._move, name="flowtrain-gateway", daemon=True)
         self._mover.start()
+        self._tells_ranks = asyncio.create_task(self._tell_ranks())
 
-    async def listen(self, port: int) -> tuple[str, int]:
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Let peers come.
+
+        Args:
+            host: Numeric address to listen on.
+            port: Port; 0 lets the system choose.
 
         Returns:
             Address and port.
         """
-        self._server = await asyncio.start_server(self._accept, self._interface, port)
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._track(self._accept(reader, writer))
+
+        self._server = await asyncio.start_server(accept, host, port)
         address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
         return address
 
-    async def join(self, host: str, port: int, *, timeout_s: float) -> None:
+    def join(self, host: str, port: int, *, timeout_s: float) -> asyncio.Task[None]:
         """Go to a peer, and again whenever the connection ends.
 
         Args:
@@ -80,9 +103,20 @@ class HostGateway:
             port: Its port.
             timeout_s: Time without a connection after which this ends.
 
-        Raises:
-            HostError: The peer refuses this host, or cannot be reached.
+        Returns:
+            A task that `close` ends. Otherwise it raises HostLeft if the peer has left for good, or
+            the two cannot be joined, and HostError if the peer refuses this host, or cannot be
+            reached.
         """
+        return self._track(self._join(host, port, timeout_s))
+
+    def _track(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _join(self, host: str, port: int, timeout_s: float) -> None:
         last_s = time.monotonic()
         while True:
             try:
@@ -94,13 +128,15 @@ class HostGateway:
                 peering = self._peering(reader, writer, session)
                 try:
                     await self._last(peering)
+                except HostLeft:
+                    raise
                 except HostError as error:
                     self._tell(str(error))
                     cause = error
                 else:
                     if self._is_closing.is_set():
                         return
-                    cause = HostError("the payload path has ended")
+                    cause = HostError("its payload link has ended")
                 if peering.is_connected:
                     last_s = time.monotonic()
             if time.monotonic() - last_s > timeout_s:
@@ -122,11 +158,18 @@ class HostGateway:
         """End all connections, and tell the peers why. Items for them go back to their rings."""
         if self._server is not None:
             self._server.close()
+        self._is_closing.set()
         for peering in list(self._peers.values()):
             peering.close(why)
-        for timer in self._gone.values():
-            timer.cancel()
-        self._is_closing.set()
+        self._tells_ranks.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_LEAVE_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, self._tells_ranks, return_exceptions=True)
+        for timers in self._gone.values():
+            for timer in timers:
+                timer.cancel()
         self.gateway.wake()
         await self._loop.run_in_executor(None, self._mover.join)
         self.gateway.close()
@@ -141,13 +184,20 @@ class HostGateway:
             gateway=self.gateway,
             facts=self._facts,
             enter=self._enter,
+            guests=self._guests,
             tell=self._tell,
         )
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             session = await admit(reader, writer, self._token, self._identity)
-            await self._last(self._peering(reader, writer, session))
+            purpose = session.peer.purpose
+            if purpose == self._identity.purpose:
+                await self._last(self._peering(reader, writer, session))
+            elif purpose in self._serves:
+                await self._serves[purpose](reader, writer, session)
+            else:
+                writer.close()
         except HostError as error:
             self._tell(str(error))
 
@@ -157,22 +207,37 @@ class HostGateway:
         finally:
             if self._peers.get(peering.name) is peering:
                 del self._peers[peering.name]
-                self._gone[peering.name] = self._loop.call_later(
-                    FORGET_S, self._forget, peering.name
-                )
+                self.gateway.detach(peering.name)
+                later, name = self._loop.call_later, peering.name
+                self._gone[name] = [
+                    later(RETURN_S, self._lose_ranks, name),
+                    later(FORGET_S, self._forget, name),
+                ]
 
     def _enter(self, peering: Peering) -> None:
-        """Let a peer in.
-
-        Raises:
-            HostError: Another one has its name, and is not lost.
-        """
+        """Let a peer in. An earlier one of its name, if it lives, is told that it has to end."""
         name = peering.name
-        if name == self._identity.host or name in self._peers:
-            raise HostError(f"another process is host {name}; give each host its own name")
-        if (timer := self._gone.pop(name, None)) is not None:
+        if name == self._identity.host:
+            raise HostError(f"both hosts have the name {name}; give each its own")
+        if (before := self._peers.get(name)) is not None:
+            before.close(f"another process has joined as host {name}; give each host its own name")
+        for timer in self._gone.pop(name, []):
             timer.cancel()
         self._peers[name] = peering
+
+    def _lose_ranks(self, name: str) -> None:
+        if lost := self._guests.lose(name, died=True):
+            self._tell(f"host {name} is gone, and with it {', '.join(lost)}")
+
+    async def _tell_ranks(self) -> None:
+        try:
+            while True:
+                ranks = self._guests.own()
+                for peering in self._peers.values():
+                    peering.tell_ranks(ranks)
+                await asyncio.sleep(_RANKS_S)
+        except FlowTrainError as error:
+            self._fail(error)
 
     def _forget(self, name: str) -> None:
         del self._gone[name]
@@ -192,7 +257,7 @@ class HostGateway:
     def _end(self, name: str, why: str) -> None:
         if name in self._peers:
             self._tell(f"host {name}: {why}")
-            self._peers[name].close(why)
+            self._peers[name].close(why, for_good=False)
 
     def _fail(self, error: FlowTrainError) -> None:
         if not self._failure.done():

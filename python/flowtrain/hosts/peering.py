@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from flowtrain.hosts.control import Control
+from flowtrain.hosts.guests import Guests
 from flowtrain.hosts.handshake import HostError, Session
 from flowtrain_core import Gateway
 
-_FACTS, _READY = "gateway", "ready"
+_FACTS, _READY, _RANKS = "gateway", "ready", "ranks"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +63,8 @@ class Peering:
     Args:
         gateway: Of this host.
         facts: Of it.
-        enter: Called before the peer is admitted; raises HostError if it cannot be.
+        enter: Called before the peer is admitted.
+        guests: Takes the ranks of the peer.
         tell: Takes what people should know.
     """
 
@@ -75,6 +77,7 @@ class Peering:
         gateway: Gateway,
         facts: Facts,
         enter: Callable[[Peering], None],
+        guests: Guests,
         tell: Callable[[str], None],
     ) -> None:
         self.name = session.peer.host
@@ -82,28 +85,27 @@ class Peering:
         self.is_connected = False
         self.is_stalled = False
         self._gateway, self._own = gateway, facts
-        self._enter, self._tell = enter, tell
+        self._enter, self._guests, self._tell = enter, guests, tell
+        self._told_ranks: object = None
         self._session = session
         self._control = Control(
             reader, writer, session, on_message=self._take, on_stall=self._note_stall
         )
 
     async def run(self) -> None:
-        """Last as long as the connection. Returns after `close`.
-
-        Raises:
-            HostError: The peer is lost, or has left; the message says why.
-        """
+        """Last as long as the connection, as `Control.run`."""
         self._control.send({_FACTS: asdict(self._own)})
-        try:
-            await self._control.run()
-        finally:
-            if self.facts is not None:
-                self._gateway.detach(self.name)
+        await self._control.run()
 
-    def close(self, why: str) -> None:
-        """End the connection, and tell the peer why."""
-        self._control.close(why)
+    def tell_ranks(self, ranks: object) -> None:
+        """Tell the ranks of this host, if they are others than before."""
+        if self.facts is not None and ranks != self._told_ranks:
+            self._told_ranks = ranks
+            self._control.send({_RANKS: ranks})
+
+    def close(self, why: str, *, for_good: bool = True) -> None:
+        """As `Control.close`."""
+        self._control.close(why, for_good=for_good)
 
     def _take(self, message: dict[str, Any]) -> None:
         if _FACTS in message and self.facts is None:
@@ -112,6 +114,8 @@ class Peering:
             self._gateway.connect(self.name)
             self.is_connected = True
             self._tell(f"host {self.name} is connected ({self._control.path})")
+        elif _RANKS in message and self.facts is not None:
+            self._guests.take(self.name, message[_RANKS])
         else:
             raise HostError(f"a message that cannot come now: {str(message)[:80]}")
 

@@ -35,7 +35,8 @@ async def main(host, readers, does, port):
     if does == "join":
         await gateway.join("127.0.0.1", port, timeout_s=60)
     else:
-        print(f"port {(await gateway.listen(port))[1]}")
+        _, port = await gateway.listen("127.0.0.1", port)
+        print(f"port {port}")
         await gateway.failure()
 asyncio.run(main(*sys.argv[1:4], int(sys.argv[4])))
 """

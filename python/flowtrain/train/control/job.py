@@ -7,6 +7,8 @@ from dataclasses import dataclass
 POOL_PREFIX = "flowtrain-"
 HOST_LABEL = "host"
 """Name in the pool of the process that hosts the job."""
+GATEWAY_LABEL = "gateway"
+"""Name in the pool of the process that joins it with the pools of other hosts."""
 STOP = "stop"
 """Key that is set when the run is to end after the steps that are planned already: the number of
 the signal that asked for it."""

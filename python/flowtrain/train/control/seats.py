@@ -7,6 +7,7 @@ import os
 from dataclasses import asdict, dataclass, replace
 
 from flowtrain.config.checks import ConfigError
+from flowtrain.train.control.job import GATEWAY_LABEL
 from flowtrain.train.control.store import JobStore
 
 ENCODERS = "encoders"
@@ -45,9 +46,9 @@ def label_of(rank: int) -> str:
     return f"{WORLD}.{rank}"
 
 
-def is_encoder(label: str) -> bool:
-    """Whether a name is that of an encoder rank."""
-    return label.startswith(f"{WORLD}.")
+def comes_and_goes(label: str) -> bool:
+    """Whether a name is that of an encoder rank, or of a gateway to further ones."""
+    return label.startswith(f"{WORLD}.") or label == GATEWAY_LABEL
 
 
 class Seats:

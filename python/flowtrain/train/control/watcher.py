@@ -9,7 +9,7 @@ from contextlib import suppress
 from flowtrain.train.control.ending import Ending, end_of
 from flowtrain.train.control.heartbeat import Heartbeat
 from flowtrain.train.control.job import HOST_LABEL
-from flowtrain.train.control.seats import is_encoder
+from flowtrain.train.control.seats import comes_and_goes
 from flowtrain.train.control.store import JobStore
 from flowtrain_core import LaneInfo, Pool
 
@@ -67,7 +67,7 @@ class Watcher(threading.Thread):
             dead = self._pool.wait_dead(timeout_s=_PERIOD_S)
             if self._stopped.is_set():
                 return
-            if dead is not None and not (self._elastic and is_encoder(dead.label)):
+            if dead is not None and not (self._elastic and comes_and_goes(dead.label)):
                 self._ending(self._describe(dead), is_stuck=False)
                 return
             if self._heartbeat.failure is not None:

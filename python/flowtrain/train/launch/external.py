@@ -6,7 +6,7 @@ import shlex
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.train.control.job import ENDED, HOST_LABEL
-from flowtrain.train.control.seats import Seats, is_encoder
+from flowtrain.train.control.seats import Seats, comes_and_goes
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import RunHost
 
@@ -81,7 +81,7 @@ def wait_for_ranks(config: RunConfig, host: RunHost) -> None:
             label, pid, reason = store.get(ENDED, writer="a rank")
             raise RunFailed(f"the run ended early; rank {label} (pid {pid}): {reason}")
         if (dead := host.pool.wait_dead(timeout_s=_POLL_S)) is not None:
-            if config.elastic and is_encoder(dead.label):
+            if config.elastic and comes_and_goes(dead.label):
                 continue
             key = f"failed/{dead.label}"
             reason = store.get(key, writer=dead.label) if store.has(key) else "it died"
@@ -89,6 +89,6 @@ def wait_for_ranks(config: RunConfig, host: RunHost) -> None:
         alive = {lane.label for lane in host.pool.lanes() if lane.state == "alive"} - {HOST_LABEL}
         # A rank leaves the pool after all ranks are done.
         if config.elastic:
-            alive = {label for label in alive if not is_encoder(label)}
+            alive = {label for label in alive if not comes_and_goes(label)}
         if not alive and all(store.has(f"done/{label}") for label in labels):
             return

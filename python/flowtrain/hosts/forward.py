@@ -1,0 +1,97 @@
+"""Connections to a service on the loopback interface of another host, such as the job's store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from flowtrain.hosts.handshake import HostError, Session
+
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+_LOOPBACK = "127.0.0.1"
+_CHUNK_BYTES = 1 << 16
+
+
+async def pipe(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    other_reader: asyncio.StreamReader,
+    other_writer: asyncio.StreamWriter,
+) -> None:
+    """Pass bytes on in both directions until one connection ends; then end the other."""
+
+    async def one_way(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(_CHUNK_BYTES):
+            target.write(data)
+            await target.drain()
+
+    ways = {
+        asyncio.create_task(one_way(reader, other_writer)),
+        asyncio.create_task(one_way(other_reader, writer)),
+    }
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        writer.close()
+        other_writer.close()
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+
+
+def to_loopback(port: int) -> Callable[..., Awaitable[None]]:
+    """Serves admitted connections: each leads to a port of this host's loopback interface."""
+
+    async def serve(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _session: Session
+    ) -> None:
+        try:
+            there = await asyncio.open_connection(_LOOPBACK, port)
+        except OSError:
+            writer.close()  # The service has ended; so does the connection to it.
+            return
+        await pipe(reader, writer, *there)
+
+    return serve
+
+
+class Forward:
+    """A port of this host's loopback interface that leads to another host.
+
+    Args:
+        connect: Makes the connection there for each one here.
+        tell: Takes what people should know.
+    """
+
+    def __init__(self, connect: Connect, tell: Callable[[str], None]) -> None:
+        self._connect, self._tell = connect, tell
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> str:
+        """Listen; returns `address:port`."""
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.create_task(self._accept(reader, writer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        self._server = await asyncio.start_server(accept, _LOOPBACK, 0)
+        return "{}:{}".format(*self._server.sockets[0].getsockname()[:2])
+
+    async def close(self) -> None:
+        """End all connections."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there = await self._connect()
+        except (HostError, OSError) as error:
+            self._tell(str(error))
+            writer.close()
+            return
+        await pipe(reader, writer, *there)
