@@ -30,7 +30,8 @@ class Receiver {
   /// The peer has published placement `number` of a link of this process.
   virtual void on_acknowledged(std::uint64_t session, std::uint64_t number) = 0;
   /// A link to or from this process has ended otherwise than by dismiss or abort. If it led here,
-  /// its session and the unused grants have ended with it.
+  /// its session and the unused grants have ended with it. Not told of a peer that dies before it
+  /// has opened its session, as it may be anybody.
   virtual void on_closed(std::uint64_t session, const std::string& why) = 0;
 };
 

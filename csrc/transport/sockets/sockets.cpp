@@ -62,6 +62,7 @@ class Sockets final : public Transport {
       } else if (event.data.ptr == &timer_) {
         std::uint64_t expirations;
         static_cast<void>(::read(timer_.get(), &expirations, sizeof(expirations)));
+        listen(true);
       } else if (auto* const connection = static_cast<Connection*>(event.data.ptr);
                  connection->is_open()) {  // No earlier event of this call has closed it.
         connection->on_ready(event.events);
@@ -97,8 +98,19 @@ class Sockets final : public Transport {
     }
   }
 
+  /// Whether connections that wait to be accepted are events.
+  void listen(bool wanted) {
+    if (std::exchange(listens_, wanted) == wanted) return;
+    epoll_event event{wanted ? EPOLLIN : 0U, {.ptr = &listening_}};
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listening_.get(), &event);
+  }
+
   void accept() {
     os::Fd socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    // Without descriptors or memory for it, the connection would be an event all the time.
+    const bool lacks =
+        !socket && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM);
+    if (lacks) listen(false);
     // Of too many strangers the last are dropped, so that they cannot use up all descriptors.
     if (!socket || strangers() >= kMaxStrangers) return;
     incoming_.push_back(
@@ -112,7 +124,7 @@ class Sockets final : public Transport {
 
   /// Drops what is closed, closes what is overdue, and sets the timer for the rest.
   void sweep() {
-    bool waits = false;
+    bool waits = !listens_;
     for (const auto& connection : incoming_) {
       if (connection->is_overdue(kPatienceNs)) connection->close();
       waits = waits || connection->is_overdue(-1);
@@ -132,6 +144,7 @@ class Sockets final : public Transport {
   os::Fd timer_;
   os::Fd listening_;
   std::string address_;
+  bool listens_ = true;  // If not, again at the timer.
   bool timer_runs_ = false;
   std::vector<std::unique_ptr<Incoming>> incoming_;
   std::vector<std::shared_ptr<Outgoing>> outgoing_;

@@ -1,5 +1,6 @@
 // TCP: what every transport must do, and processes that are killed and stopped.
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -93,6 +94,26 @@ void peers_that_linger_are_closed() {
   CHECK(!closed.passed());
 }
 
+/// A connection for which there is no descriptor waits, and so does the thread.
+void a_lack_of_descriptors_delays_a_link() {
+  Pair pair(kSubject);
+  const os::Fd last(::dup(0));
+  rlimit before{};
+  CHECK(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit full{static_cast<rlim_t>(last.get() + 1), before.rlim_max};
+  CHECK(::setrlimit(RLIMIT_NOFILE, &full) == 0);
+  pair.b.transport->wait(Deadline::in(30));
+  CHECK(!pair.b.transport->progress() && !pair.b.transport->wait(Deadline::in(0.01)));
+  CHECK(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(pair.link->send({}));
+  const Deadline deadline = Deadline::in(30);
+  while (pair.b.messages.empty()) {
+    CHECK(!deadline.passed());
+    pair.a.transport->progress();
+    pair.b.transport->wait(Deadline::in(0.05));
+  }
+}
+
 /// Frames that arrive in pieces of any size.
 void frames_may_arrive_byte_by_byte() {
   Attacked attacked(kSubject);
@@ -121,4 +142,5 @@ int main(int count, char** arguments) {
   a_port_without_a_listener_is_an_error_of_the_link();
   peers_that_linger_are_closed();
   frames_may_arrive_byte_by_byte();
+  a_lack_of_descriptors_delays_a_link();
 }
