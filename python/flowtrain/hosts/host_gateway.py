@@ -20,6 +20,7 @@ RETURN_S = 3.0
 FORGET_S = 60.0
 _WAIT_S = 1.0
 _RANKS_S = 0.1
+_VERDICT_S = 0.3
 # For the peers to be told why this host leaves.
 _LEAVE_S = 1.0
 
@@ -255,9 +256,15 @@ class HostGateway:
             self._loop.call_soon_threadsafe(self._fail, error)
 
     def _end(self, name: str, why: str) -> None:
-        if name in self._peers:
-            self._tell(f"host {name}: {why}")
-            self._peers[name].close(why, for_good=False)
+        """Take in the end of a payload link: the control connection may be about to say why."""
+        ended = self._peers.get(name)
+
+        def close() -> None:
+            if ended is not None and self._peers.get(name) is ended:
+                self._tell(f"host {name}: {why}")
+                ended.close(why, for_good=False)
+
+        self._loop.call_later(_VERDICT_S, close)
 
     def _fail(self, error: FlowTrainError) -> None:
         if not self._failure.done():
