@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from forked_ranks import forked_ranks, trained
-from multiproc.test_elastic import check_same, elastic_tree
+from multiproc.test_elastic import check_same, elastic_tree, wait_for_steps
 from support import nothing_left
 
 from flowtrain.config import RunConfig, from_dict
@@ -26,6 +27,7 @@ from flowtrain.train.control.seats import Seats
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.launch.host import RunHost
 from flowtrain.train.launch.run import train
+from flowtrain.train.state.logs import read_log
 
 LIMIT_S = 90.0
 
@@ -45,6 +47,7 @@ class Hosts:
         self.token.write_text("0123456789abcdef" * 2)
         self.token.chmod(0o600)
         self.log = folder / "hosts.log"
+        self._seen = 0
         self._env = {"FLOWTRAIN_POOL_DIR": str(pools)}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -57,9 +60,9 @@ class Hosts:
                 stderr=log,
             )
 
-    def listen(self) -> str:
+    def listen(self, at: str = "127.0.0.1:0") -> str:
         """Start the gateway of the run's host; where it listens."""
-        listen = ("--listen", "127.0.0.1:0", "--name", "here", "--token", self.token)
+        listen = ("--listen", at, "--name", "here", "--token", self.token)
         self.start("here", "host", self.run, *listen, there=False)
         return self.wait_for("join the run at ").split()[0]
 
@@ -73,12 +76,17 @@ class Hosts:
         """Start an encoder rank on the other host."""
         self.start(name, "encoder", "--job", self.there, "--timeout", 30, there=True)
 
+    def kill(self, name: str) -> None:
+        self.processes[name].kill()
+        self.processes.pop(name).wait()
+
     def wait_for(self, text: str) -> str:
-        """The rest of the first line of the log that has a text."""
+        """The rest of the next line of the log that has a text."""
         end = time.monotonic() + LIMIT_S
         while True:
-            found = self.log.read_text().partition(text)[2]
+            found = self.log.read_text()[self._seen :].partition(text)[2]
             if "\n" in found:
+                self._seen = len(self.log.read_text()) - len(found)
                 return found.partition("\n")[0]
             for name, process in self.processes.items():
                 assert process.poll() is None, f"{name} has ended: {self.log.read_text()}"
@@ -123,11 +131,17 @@ def train_with(
         hosts.end()
 
 
+@pytest.fixture(scope="module")
+def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a run on one host."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    trained(elastic_tree(folder, data, flow={"encoder_ranks": 1}))
+    return folder
+
+
 def test_encoder_ranks_of_another_host_make_the_same_numbers(
-    tmp_path: Path, pools: Path, data: Path
+    undisturbed: Path, tmp_path: Path, pools: Path, data: Path
 ) -> None:
-    undisturbed = tmp_path / "undisturbed"
-    trained(elastic_tree(undisturbed, data, flow={"encoder_ranks": 1}))
     tree = elastic_tree(
         tmp_path / "run",
         data,
@@ -144,6 +158,58 @@ def test_encoder_ranks_of_another_host_make_the_same_numbers(
         local.kill()
         ranks.remove(local)
         store.put("go", True)
+
+    train_with(from_dict(tree), hosts, meanwhile)
+    check_same(undisturbed, tmp_path / "run")
+
+
+@pytest.mark.deep
+@pytest.mark.limit(480)
+def test_deaths_and_stops_on_both_hosts_change_no_number(
+    undisturbed: Path, tmp_path: Path, pools: Path, data: Path
+) -> None:
+    """All encoder ranks are on the other host; they and the gateways are killed in turn."""
+    tree = elastic_tree(
+        tmp_path / "run",
+        data,
+        flow={"encoder_ranks": 1, "timeout_s": 120.0},
+        debug={"fault": "faults:hold:backbone.0", "delay_ms": 500.0},
+    )
+    hosts = Hosts(tmp_path / "run", tmp_path, pools)
+
+    def meanwhile(store: JobStore, ranks: list[ForkServerProcess]) -> None:
+        def progress(name: str) -> None:
+            """Start an encoder rank, and wait until it has made the records of a step."""
+            before = {seat.claimant for seat in Seats(store).all()}
+            hosts.encode(name)
+            end = time.monotonic() + LIMIT_S
+            while not any(s.is_ready and s.claimant not in before for s in Seats(store).all()):
+                assert time.monotonic() < end, hosts.log.read_text()
+                time.sleep(0.02)
+            store.put("go", True)
+            wait_for_steps(tmp_path / "run", len(read_log(tmp_path / "run" / "metrics.jsonl")) + 1)
+
+        [local] = [rank for rank in ranks if rank.name == "encoder.0"]
+        local.kill()
+        ranks.remove(local)
+        address = hosts.listen()
+        hosts.join(address)
+        progress("first")
+        hosts.kill("first")
+        progress("second")
+        os.kill(hosts.processes["there"].pid, signal.SIGSTOP)
+        hosts.wait_for("host there does not answer")
+        os.kill(hosts.processes["there"].pid, signal.SIGCONT)
+        hosts.wait_for("host there answers again")
+        hosts.kill("here")
+        assert hosts.processes.pop("second").wait(LIMIT_S) != 0  # Its store was lost.
+        hosts.listen(address)
+        hosts.wait_for("host there is connected")
+        progress("third")
+        hosts.kill("there")
+        assert hosts.processes.pop("third").wait(LIMIT_S) != 0
+        hosts.join(address)
+        progress("fourth")
 
     train_with(from_dict(tree), hosts, meanwhile)
     check_same(undisturbed, tmp_path / "run")
