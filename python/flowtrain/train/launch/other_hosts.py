@@ -138,6 +138,7 @@ async def _host(found: JobFile, files: dict[str, str], at: Endpoint) -> None:
             await _first(gateway.failure(), _until_left(pool))
             why = _ENDED
         finally:
+            say(core.explain())
             await gateway.close(why)
 
 
@@ -181,7 +182,7 @@ async def _join(folder: Path, to: Endpoint, *, timeout_s: float) -> None:
     async with asyncio.timeout(timeout_s):
         facts = await _ask(to, timeout_s=timeout_s)
     nonce = facts["nonce"]
-    _write_files(folder, facts["files"])
+    write_files(folder, facts["files"])
 
     async def connect() -> Streams:
         reader, writer = await asyncio.open_connection(to.host, to.port)
@@ -210,6 +211,7 @@ async def _join(folder: Path, to: Endpoint, *, timeout_s: float) -> None:
                 raise
             say(_ENDED)
         finally:
+            say(gateway.gateway.explain())
             await store.close()
             await gateway.close(f"host {to.name} has ended")
 
@@ -239,7 +241,7 @@ async def _ask(to: Endpoint, *, timeout_s: float) -> dict[str, Any]:
     return told.result()
 
 
-def _write_files(folder: Path, files: dict[str, str]) -> None:
+def write_files(folder: Path, files: dict[str, str]) -> None:
     """Write the run as one of this host, for its encoder ranks.
 
     Raises:
