@@ -36,7 +36,7 @@ GPU_ENV := PYTHONPATH="$(CURDIR):$(CURDIR)/python:$$PYTHONPATH"
 # Recipes are parallel themselves, and two installs into one .venv would race.
 .NOTPARALLEL:
 .PHONY: help setup demo test test-deep lint bench bench-setup gpu-test gpu-extension clean \
-  ctest ctest-asan ctest-tsan model fuzz gpu-bench
+  ctest ctest-asan ctest-tsan model fuzz gpu-bench multihost
 
 help:
 	@echo 'setup        make .venv with everything for the demo and the tests'
@@ -48,6 +48,7 @@ help:
 	@echo 'lint         ruff, mypy, clang-format, layering'
 	@echo 'bench        run the benchmarks; names peers that are not installed'
 	@echo 'bench-setup  install the peers of the benchmarks'
+	@echo 'multihost    train over two hosts that namespaces emulate'
 	@echo 'gpu-test     run the tests on a CUDA device'
 	@echo 'gpu-bench    measure the pool on a CUDA device; REPORT=path writes a page'
 	@echo 'clean        remove build results, but not .venv'
@@ -186,6 +187,10 @@ bench: setup
 	@for file in $(filter-out %/bench_packing.py,$(wildcard benchmarks/bench_*.py)); do \
 	  $(BIN)/python $$file --json || exit 1; done
 	@$(BIN)/python benchmarks/bench_packing.py --json --ours --parts lockstep objectives stream overhead elsewhere
+
+# Two hosts by namespaces, which end with the command. Needs root and iproute2.
+multihost: setup
+	@$(BIN)/python benchmarks/multihost.py --json
 
 gpu-test: $(GPU_NEEDS)
 	$(GPU_ENV) $(PY) -m pytest -rA -m gpu tests/gpu
