@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from flowtrain.hosts.handshake import MAX_BYTES, HostError, HostLeft, Session
+from flowtrain_core import FlowTrainError
 
 BEAT_S = 0.1
 STALL_S = 0.7
@@ -132,7 +133,7 @@ class Control:
             return str(error)
         except asyncio.IncompleteReadError:
             return "its process has ended"
-        except (HostError, ValueError) as error:
+        except (FlowTrainError, ValueError) as error:
             self._tell(str(error), for_good=True)
             self._left = str(error)
             return str(error)
