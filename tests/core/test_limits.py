@@ -235,5 +235,5 @@ def test_errors_are_of_one_family() -> None:
 
     kinds = [kind for kind in vars(flowtrain_core).values() if isinstance(kind, type)]
     errors = {kind for kind in kinds if issubclass(kind, Exception)}
-    assert len(errors) == 14
+    assert len(errors) == 15
     assert all(issubclass(kind, flowtrain_core.FlowTrainError) for kind in errors)

@@ -25,12 +25,12 @@ class RecordSender:
         readers: Module of the ranks that read; the inbox of number r is the ring `<readers>.<r>`.
         num_readers: Number of these ranks.
         space: How records are split into slabs.
-        tier: Memory of this rank's segment, as of `Pool.add_segment`.
-        device: Number of the device of such memory.
         dtype: Dtype of the rows in the pool. All are cast to it, also those that this rank reads
             itself, so that numbers do not depend on the layout.
         activity: Told of waits for a free slab.
         loopback: Takes the records that this rank reads itself, in a colocated run.
+        tier: Memory of this rank's segment, as of `Pool.add_segment`.
+        device: Number of the device of such memory.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class RecordSender:
         readers: str,
         num_readers: int,
         space: Space,
-        tier: Tier,
-        device: int,
         dtype: torch.dtype,
         activity: Activity,
         loopback: Loopback | None = None,
+        tier: Tier = "host",
+        device: int = 0,
     ) -> None:
         self._pool = pool
         self._readers = readers
