@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from forked_ranks import forked_ranks, trained
 from multiproc.test_elastic import check_same, elastic_tree, wait_for_steps
-from support import nothing_left
+from support import TESTS, nothing_left
 
 from flowtrain.config import RunConfig, from_dict
 from flowtrain.train.control.seats import Seats
@@ -49,13 +49,16 @@ class Hosts:
         self.log = folder / "hosts.log"
         self._seen = 0
         self._env = {"FLOWTRAIN_POOL_DIR": str(pools)}
+        # `debug.fault` names functions of `faults.py`.
+        paths = filter(None, [str(TESTS), os.environ.get("PYTHONPATH")])
+        self._all_env = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, *command: object, there: bool) -> None:
         with self.log.open("a") as log:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "flowtrain", *map(str, command)],
-                env=os.environ | (self._env if there else {}),
+                env=self._all_env | (self._env if there else {}),
                 stdout=log,
                 stderr=log,
             )
