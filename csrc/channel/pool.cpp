@@ -207,7 +207,7 @@ bool Pool::try_leave(std::uint16_t lane) {
   // It holds a slab only if the device failed. Then nobody knows when its work ends, but with the
   // process.
   if (streams.pending() || streams.holds()) return false;
-  streams.settle();  // What its consumer did not confirm.
+  streams.settle();  // Frees poisoned slabs that its consumer did not confirm.
   lanes_->leave(lane);
   return true;
 }

@@ -35,7 +35,8 @@ namespace flowtrain::gateway {
 ///      item comes twice only if the process that received it was replaced before its
 ///      acknowledgement arrived.
 ///
-/// Who is dead is decided elsewhere: by `detach`. A link that ends detaches its peer, and is told.
+/// The caller decides that a peer is dead, and calls `detach`. The end of a link detaches its peer,
+/// too; `wait` returns it.
 ///
 /// Memory:   of the pool: mirrors.
 /// Threads:  any; one of them waits.

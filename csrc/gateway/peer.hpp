@@ -21,7 +21,7 @@ struct Peer {
   std::vector<std::string> rings;  ///< Rings of both pools, whose readers are there.
 };
 
-/// What a peer is, compared with the one of the same name before.
+/// Whether a peer is the process, or has the pool, that had its name before.
 enum class Since {
   kSame,      ///< The same process: it knows what it has.
   kReplaced,  ///< Another process with the same pool, which has what was published.

@@ -36,7 +36,7 @@ constexpr double kTimeoutS = 60.0;
 constexpr const char* kHost = "127.0.0.1";
 constexpr transport::Session kSession{1, {}};
 
-/// What both processes see.
+/// Memory that both processes map: the facts of the receiver, for the sender.
 struct Shared {
   std::atomic<bool> is_ready;
   char address[64];

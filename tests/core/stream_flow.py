@@ -16,7 +16,7 @@ from flowtrain_core import Pool
 
 SLABS = 4
 SLAB_BYTES = 4096
-CELLS = 64  # Whose words are one page.
+CELLS = 64  # The stream words of so many cells fill one page.
 
 PEER = f"""
 import ctypes, mmap, os, numpy
@@ -250,7 +250,7 @@ class Flow:
         """Consumes what is published; every slab must then be free."""
         self.answer(self.producer)
         idle = 0
-        while idle < 2:  # What a dead process held may still be on its way.
+        while idle < 2:  # Items of a dead process are delivered again a little later.
             self.take(2 * SLABS)
             idle = 0 if self.answer(self.consumer) else idle + 1
             self.report()

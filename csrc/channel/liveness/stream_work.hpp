@@ -27,7 +27,8 @@ inline bool is_on_device(const Control& control, std::uint32_t cell) noexcept {
       control, [cell](const CellRange& cells) { return cells.first <= cell && cell < cells.end; });
 }
 
-/// What a lane has to do with slabs in memory of devices, see memory::StreamPage.
+/// Slabs in memory of devices that a lane holds, and unfinished work of its streams on such slabs;
+/// see memory::StreamPage.
 ///
 /// Memory:   the pool's control tables.
 /// Threads:  one process at a time settles a lane.

@@ -12,7 +12,7 @@
 
 namespace flowtrain::channel {
 
-/// What one handle has mapped of each segment. Announces it in the lane of the handle.
+/// The segments that one handle has mapped, which it announces in its lane.
 ///
 /// Memory:   shares that of the segments.
 /// Threads:  any.

@@ -1,4 +1,4 @@
-"""What two gateways tell each other over their control connection before and while items move."""
+"""Messages of two gateways over their control connection, before and while items move."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ async def _join(folder: Path, to: Endpoint, *, timeout_s: float) -> None:
 
 
 async def _ask(to: Endpoint, *, timeout_s: float) -> dict[str, Any]:
-    """What the other host's run is, once it can be reached."""
+    """The facts of the other host's run, once that host can be reached."""
     while True:
         try:
             reader, writer = await asyncio.open_connection(to.host, to.port)
