@@ -111,7 +111,6 @@ class Gateway:
         pool: int,
         process: int,
         max_cells: int,
-        rings: Sequence[str],
         to_peer: tuple[int, bytes],
         from_peer: tuple[int, bytes],
     ) -> None:
@@ -123,12 +122,20 @@ class Gateway:
             pool: `pool_nonce` there.
             process: `process` there.
             max_cells: The same there.
-            rings: Rings whose readers are there. Both pools have the same rings.
             to_peer: Number and ticket, of 32 bytes, of the session that the peer admits.
             from_peer: Of the session that this gateway admits.
+        """
+
+    def route(self, name: str, rings: Sequence[str]) -> None:
+        """Let rings lead to a peer that was admitted, beside those that do already.
+
+        Args:
+            name: The peer.
+            rings: Rings whose readers are there. Both pools have the same rings, in order.
 
         Raises:
-            ValueError: The pool has no such ring, or it leads to another host.
+            ValueError: The pool has no such ring, it leads to another host, or the peer was never
+                admitted.
         """
 
     def connect(self, name: str) -> None:
@@ -181,6 +188,9 @@ class LaneInfo:
     @property
     def pid(self) -> int: ...
     @property
+    def ring(self) -> int | None:
+        """Of a producer or consumer: its ring, as an index of `Pool.rings`."""
+    @property
     def state(self) -> Literal["alive", "left", "dead"]: ...
 
 class PoolEntry:
@@ -190,6 +200,9 @@ class PoolEntry:
     def name(self) -> str: ...
     @property
     def creator_pid(self) -> int: ...
+    @property
+    def nonce(self) -> int:
+        """Random number of the pool, which no pool of another host has."""
     @property
     def alive(self) -> bool:
         """Whether a process has it open."""

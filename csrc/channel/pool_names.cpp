@@ -28,15 +28,16 @@ PoolEntry entry_of(const std::string& name) {
   std::error_code none;
   const bool there = std::filesystem::is_regular_file(std::filesystem::symlink_status(path, none));
   // If reading fails, a living pool must not count as dead.
-  PoolEntry entry{name, 0, there, PoolState::kUnknown};
+  PoolEntry entry{name, 0, 0, there, PoolState::kUnknown};
   try {
     const os::Fd file = os::open_file(path);
-    if (!file) return {name, 0, false, PoolState::kNone};
+    if (!file) return {name, 0, 0, false, PoolState::kNone};
     // Living lanes are locked bytes in every version, also in one that this code cannot read.
     entry.alive = os::is_any_byte_locked(file);
     const std::optional<Control> control = Control::find(file, path);
     if (!control) return entry;
     entry.creator_pid = control->header().creator_pid;
+    entry.nonce = control->header().nonce;
     entry.state = pool_state(*control, file);
   } catch (const Error&) {
     // It cannot be opened: of another version, damaged, no file, or out of descriptors.

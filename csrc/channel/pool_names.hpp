@@ -20,6 +20,7 @@ enum class PoolState { kNone, kDead, kUnknown, kNotReady, kOpen, kClosing, kHalf
 struct PoolEntry {
   std::string name;
   std::int32_t creator_pid;  ///< 0 if it was never finished, or is of another version.
+  std::uint64_t nonce;       ///< As Header::nonce; 0 likewise.
   bool alive;                ///< Whether a process holds a lane of it.
   PoolState state;
 };

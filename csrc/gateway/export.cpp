@@ -42,13 +42,11 @@ std::vector<SourcePart> parts_of(const channel::Control& control, SourceId sourc
 
 }  // namespace
 
-Export::Export(std::shared_ptr<channel::Pool> pool, const std::vector<Route>& routes)
-    : pool_(std::move(pool)), routes_(routes) {
-  for (const Route& route : routes_) {
-    // Of an item whose memory is gone nothing can be sent: counted, as in `items_lost`.
-    consumers_.push_back(
-        std::make_shared<channel::Consumer>(pool_, pool_->control().ring_name(route.ring), false));
-  }
+void Export::add_ring(std::uint16_t ring) {
+  // Of an item whose memory is gone nothing can be sent: counted, as in `items_lost`.
+  consumers_.push_back(
+      std::make_shared<channel::Consumer>(pool_, pool_->control().ring_name(ring), false));
+  rings_.push_back(ring);
 }
 
 void Export::begin(std::shared_ptr<transport::Link> link, std::uint64_t session, Since since) {
@@ -89,7 +87,7 @@ bool Export::progress() {
 
 bool Export::take() {
   bool did = false;
-  for (std::size_t i = 0; i < routes_.size(); ++i) {
+  for (std::size_t i = 0; i < rings_.size(); ++i) {
     for (;;) {
       const auto items = consumers_[i]->try_get_many(kTakeAtOnce);
       if (items.empty()) break;
@@ -97,7 +95,7 @@ bool Export::take() {
       for (const std::shared_ptr<channel::Item>& item : items) {
         if (item->data() == nullptr && item->descriptor().bytes > 0) {
           throw MemoryUnreachable("pool '" + pool_->name() + "', ring '" +
-                                  pool_->control().ring_name(routes_[i].ring) +
+                                  pool_->control().ring_name(rings_[i]) +
                                   "': an item for another host lies in memory of a device, which " +
                                   "this path cannot read; give the producer a segment of the host");
         }
@@ -106,7 +104,7 @@ bool Export::take() {
           sources_[source] = parts_of(pool_->control(), source);
           announce(source);
         }
-        entries_.insert_or_assign(item->cell(), Entry{.item = item, .ring = routes_[i].ring});
+        entries_.insert_or_assign(item->cell(), Entry{.item = item, .ring = rings_[i]});
         taken_.push_back(item->cell());
       }
     }

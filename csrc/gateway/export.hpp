@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "channel/consumer.hpp"
@@ -14,11 +15,6 @@
 #include "transport/transport.hpp"
 
 namespace flowtrain::gateway {
-
-/// A ring of this pool whose readers are at a peer.
-struct Route {
-  std::uint16_t ring;  ///< Its number, here and there.
-};
 
 /// The items of this pool whose readers are at one peer.
 ///
@@ -40,7 +36,11 @@ struct Route {
 ///           that the host cannot access; otherwise as Consumer.
 class Export {
  public:
-  Export(std::shared_ptr<channel::Pool> pool, const std::vector<Route>& routes);
+  explicit Export(std::shared_ptr<channel::Pool> pool) : pool_(std::move(pool)) {}
+
+  /// Takes the items of one more ring, which has this number here and there.
+  void add_ring(std::uint16_t ring);
+  const std::vector<std::uint16_t>& rings() const { return rings_; }
 
   /// A link to the peer has opened, of this session.
   void begin(std::shared_ptr<transport::Link> link, std::uint64_t session, Since since);
@@ -55,7 +55,6 @@ class Export {
   bool progress();
   /// Tells the peer of segments that have ended.
   void sweep();
-  const std::vector<Route>& routes() const { return routes_; }
 
   struct Counts {
     std::uint64_t items = 0;
@@ -84,8 +83,8 @@ class Export {
   void release(std::uint32_t cell);
 
   std::shared_ptr<channel::Pool> pool_;
-  std::vector<Route> routes_;
-  std::vector<std::shared_ptr<channel::Consumer>> consumers_;  // By route.
+  std::vector<std::uint16_t> rings_;
+  std::vector<std::shared_ptr<channel::Consumer>> consumers_;  // Of these rings.
   std::shared_ptr<transport::Link> link_;
   std::uint64_t session_ = 0;
   std::unordered_map<std::uint32_t, Entry> entries_;     // By cell.

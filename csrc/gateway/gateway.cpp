@@ -24,7 +24,8 @@ Gateway::Gateway(std::shared_ptr<channel::Pool> pool, const OpenTransport& open)
     : pool_(std::move(pool)),
       process_(std::random_device{}() | std::uint64_t{std::random_device{}()} << 32),
       wakes_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      transport_(open(*this)) {
+      transport_(open(*this)),
+      leads_away_(pool_->control().geometry().num_rings, false) {
   if (!wakes_) throw_errno("gateway of pool '" + pool_->name() + "': cannot make an eventfd");
   space_ = std::make_unique<Watch>(pool_->control().header().space, wakes_,
                                    "gateway of pool '" + pool_->name() + "'");
@@ -39,63 +40,53 @@ void Gateway::close() {
   connections_.clear();
 }
 
-/// The rings of a peer, each of which can lead to one host.
-std::vector<Route> Gateway::routes_to(const Peer& peer) {
-  const std::vector<bool> here = rings_here();
-  std::vector<Route> routes;
-  for (const std::string& ring : peer.rings) {
-    const auto number = static_cast<std::uint16_t>(pool_->ring_number(ring));
-    if (!here[number]) {
-      throw BadArgument("gateway of pool '" + pool_->name() + "': ring '" + ring +
-                        "' leads to another host already; its readers are at one");
-    }
-    routes.push_back({number});
-    std::unique_ptr<Watch>& watch = filled_[number];
-    if (watch) continue;
-    watch = std::make_unique<Watch>(pool_->control().ring_header(number).filled, wakes_,
-                                    "gateway of pool '" + pool_->name() + "'");
-  }
-  return routes;
-}
-
-/// By the number of a ring, whether it leads to no other host.
-std::vector<bool> Gateway::rings_here() const {
-  std::vector<bool> here(pool_->control().geometry().num_rings, true);
-  for (const auto& [name, connection] : connections_) {
-    if (!connection.out) continue;
-    for (const Route& route : connection.out->routes()) here[route.ring] = false;
-  }
-  return here;
-}
-
 void Gateway::admit(const Peer& peer) {
   const std::lock_guard lock(mutex_);
   pool_->check_open();
   if (is_closed_) throw PoolClosed("gateway of pool '" + pool_->name() + "': it is closed");
   Connection& connection = connections_[peer.name];
   close_links(connection);
-  const bool is_known = connection.out != nullptr;
-  const bool has_pool = is_known && connection.peer.pool == peer.pool;
-  const bool has_rings = is_known && connection.peer.rings == peer.rings;
+  const bool has_pool = connection.in && connection.peer.pool == peer.pool;
   const bool has_process = has_pool && connection.peer.process == peer.process;
-  if (!has_rings) {
-    connection.out.reset();
-    connection.in.reset();
-    try {
-      connection.out = std::make_unique<Export>(pool_, routes_to(peer));
-    } catch (...) {
-      connections_.erase(peer.name);
-      throw;
-    }
-  }
-  if (!has_pool || !connection.in) {
-    connection.in = std::make_unique<Import>(*pool_, *transport_, rings_here(), peer.max_cells);
+  if (!connection.out) connection.out = std::make_unique<Export>(pool_);
+  if (!has_pool) {
+    connection.in = std::make_unique<Import>(*pool_, *transport_, leads_away_, peer.max_cells);
   }
   connection.since = !has_pool ? Since::kNew : has_process ? Since::kSame : Since::kReplaced;
   connection.peer = peer;
   transport_->admit(peer.from_peer);
   connection.is_admitted = true;
   connection.in->begin(peer.from_peer.id, connection.since);
+}
+
+void Gateway::route(const std::string& name, const std::vector<std::string>& rings) {
+  const std::lock_guard lock(mutex_);
+  const auto found = connections_.find(name);
+  if (found == connections_.end()) {
+    throw BadArgument("gateway of pool '" + pool_->name() + "': peer '" + name +
+                      "' was never admitted");
+  }
+  for (const std::string& ring : rings) {
+    const auto number = static_cast<std::uint16_t>(pool_->ring_number(ring));
+    const std::vector<std::uint16_t>& known = found->second.out->rings();
+    if (std::ranges::find(known, number) != known.end()) continue;
+    if (leads_away_[number]) {
+      throw BadArgument("gateway of pool '" + pool_->name() + "': ring '" + ring +
+                        "' leads to another host already; its readers are at one");
+    }
+    open_route(found->second, number);
+  }
+  wake();
+}
+
+void Gateway::open_route(Connection& to, std::uint16_t ring) {
+  std::unique_ptr<Watch>& watch = filled_[ring];
+  if (!watch) {
+    watch = std::make_unique<Watch>(pool_->control().ring_header(ring).filled, wakes_,
+                                    "gateway of pool '" + pool_->name() + "'");
+  }
+  to.out->add_ring(ring);
+  leads_away_[ring] = true;
 }
 
 void Gateway::connect(const std::string& name) {
@@ -124,6 +115,7 @@ void Gateway::forget(const std::string& name) {
   const auto found = connections_.find(name);
   if (found == connections_.end()) return;
   close_links(found->second);
+  for (const std::uint16_t ring : found->second.out->rings()) leads_away_[ring] = false;
   connections_.erase(found);
 }
 
@@ -243,7 +235,7 @@ void Gateway::arm() {
   for (auto& [name, connection] : connections_) {
     awaits_space |= connection.in->awaits_space();
     if (!connection.link) continue;
-    for (const Route& route : connection.out->routes()) filled_.at(route.ring)->arm();
+    for (const std::uint16_t ring : connection.out->rings()) filled_.at(ring)->arm();
   }
   if (awaits_space) space_->arm();
 }

@@ -63,6 +63,9 @@ class Gateway final : private transport::Receiver {
 
   /// Lets a peer open a link to here. The links of one of the same name end.
   void admit(const Peer& peer);
+  /// Lets rings lead to a peer, which has their readers, beside those that do already. Each leads
+  /// to one host, until the peer is forgotten.
+  void route(const std::string& name, const std::vector<std::string>& rings);
   /// Opens the link to a peer that has admitted this gateway. Returns before it has answered.
   void connect(const std::string& name);
   /// Ends the links of a peer. What is unfinished goes on after its next `admit` and `connect`.
@@ -115,8 +118,7 @@ class Gateway final : private transport::Receiver {
   template <class Action>
   void guarded(Connection& connection, Action&& action) noexcept;
   Connection* find(std::uint64_t session);
-  std::vector<Route> routes_to(const Peer& peer);
-  std::vector<bool> rings_here() const;
+  void open_route(Connection& to, std::uint16_t ring);
   void close_links(Connection& connection);
   void end(Connection& connection, const std::string& why);
   bool progress_all();
@@ -127,6 +129,7 @@ class Gateway final : private transport::Receiver {
   os::Fd wakes_;
   std::mutex mutex_;
   std::unique_ptr<transport::Transport> transport_;
+  std::vector<bool> leads_away_;                   // By the number of a ring: to another host.
   std::map<std::string, Connection> connections_;  // By the peer's name.
   std::vector<Ended> ended_;
   std::exception_ptr failure_;

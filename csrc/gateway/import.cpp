@@ -29,9 +29,9 @@ Layout layout_of(const ItemHeader& header, std::uint64_t bytes) {
 
 }  // namespace
 
-Import::Import(channel::Pool& pool, transport::Transport& transport, std::vector<bool> rings,
-               std::uint32_t max_cells)
-    : pool_(pool), transport_(transport), rings_(std::move(rings)), max_cells_(max_cells) {}
+Import::Import(channel::Pool& pool, transport::Transport& transport,
+               const std::vector<bool>& leads_away, std::uint32_t max_cells)
+    : pool_(pool), transport_(transport), leads_away_(leads_away), max_cells_(max_cells) {}
 
 void Import::begin(std::uint64_t session, Since since) {
   session_ = session;
@@ -94,7 +94,7 @@ void Import::on_gone(const Gone& gone) {
 
 void Import::on_want(const Want& want) {
   const auto& [cell, generation] = want.item;
-  if (cell >= max_cells_ || want.ring >= rings_.size() || !rings_[want.ring]) {
+  if (cell >= max_cells_ || want.ring >= leads_away_.size() || leads_away_[want.ring]) {
     throw BrokenRule(name_of(want.item) + " of " + std::to_string(max_cells_) + " cells for ring " +
                      std::to_string(want.ring) + ", which has no reader here");
   }

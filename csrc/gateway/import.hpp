@@ -35,9 +35,9 @@ namespace flowtrain::gateway {
 /// Errors:   BrokenRule for what the peer may not send; otherwise as Pool and Producer.
 class Import {
  public:
-  /// @param rings      By the number of a ring: whether its readers are here.
-  /// @param max_cells  Of the peer's pool.
-  Import(channel::Pool& pool, transport::Transport& transport, std::vector<bool> rings,
+  /// @param leads_away  By the number of a ring: whether its readers are elsewhere.
+  /// @param max_cells   Of the peer's pool.
+  Import(channel::Pool& pool, transport::Transport& transport, const std::vector<bool>& leads_away,
          std::uint32_t max_cells);
 
   /// The peer may open a link to here, of this session.
@@ -93,7 +93,7 @@ class Import {
 
   channel::Pool& pool_;
   transport::Transport& transport_;
-  std::vector<bool> rings_;
+  const std::vector<bool>& leads_away_;
   std::uint32_t max_cells_;
   std::shared_ptr<transport::Link> link_;
   std::uint64_t session_ = 0;  // 0 for none.

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #include "transport/grants.hpp"
 
@@ -12,13 +11,12 @@ namespace flowtrain::gateway {
 /// The gateway of another host, as both have agreed upon beforehand.
 struct Peer {
   std::string name;
-  std::string address;             ///< Of its transport.
-  std::uint64_t pool;              ///< Nonce of its pool.
-  std::uint64_t process;           ///< Number that its process has drawn.
-  std::uint32_t max_cells;         ///< Of its pool.
-  transport::Session to_peer;      ///< Which it admits.
-  transport::Session from_peer;    ///< Which this gateway admits.
-  std::vector<std::string> rings;  ///< Rings of both pools, whose readers are there.
+  std::string address;           ///< Of its transport.
+  std::uint64_t pool;            ///< Nonce of its pool.
+  std::uint64_t process;         ///< Number that its process has drawn.
+  std::uint32_t max_cells;       ///< Of its pool.
+  transport::Session to_peer;    ///< Which it admits.
+  transport::Session from_peer;  ///< Which this gateway admits.
 };
 
 /// Whether a peer is the process, or has the pool, that had its name before.

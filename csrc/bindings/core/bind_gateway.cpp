@@ -54,8 +54,8 @@ transport::Session session_of(const Session& given, const char* what) {
 }
 
 void admit(Gateway& self, const std::string& name, const std::string& address, std::uint64_t pool,
-           std::uint64_t process, const py::object& max_cells, std::vector<std::string> rings,
-           const Session& to_peer, const Session& from_peer) {
+           std::uint64_t process, const py::object& max_cells, const Session& to_peer,
+           const Session& from_peer) {
   const gateway::Peer peer{
       name,
       address,
@@ -63,8 +63,7 @@ void admit(Gateway& self, const std::string& name, const std::string& address, s
       process,
       static_cast<std::uint32_t>(number_in(max_cells, "admit: max_cells", 1, lockfree::kMaxCells)),
       session_of(to_peer, "admit: to_peer"),
-      session_of(from_peer, "admit: from_peer"),
-      std::move(rings)};
+      session_of(from_peer, "admit: from_peer")};
   const WithoutGil release;
   self.admit(peer);
 }
@@ -127,8 +126,14 @@ void bind_gateway(py::module_& module) {
           "max_lanes",
           [](const Gateway& self) { return self.pool().control().geometry().max_lanes; })
       .def("admit", &admit, py::arg("name"), py::kw_only(), py::arg("address"), py::arg("pool"),
-           py::arg("process"), py::arg("max_cells"), py::arg("rings"), py::arg("to_peer"),
-           py::arg("from_peer"))
+           py::arg("process"), py::arg("max_cells"), py::arg("to_peer"), py::arg("from_peer"))
+      .def(
+          "route",
+          [](Gateway& self, const std::string& name, const std::vector<std::string>& rings) {
+            const WithoutGil release;
+            self.route(name, rings);
+          },
+          py::arg("name"), py::arg("rings"))
       .def("connect", named(&Gateway::connect), py::arg("name"))
       .def("detach", named(&Gateway::detach), py::arg("name"))
       .def("forget", named(&Gateway::forget), py::arg("name"))

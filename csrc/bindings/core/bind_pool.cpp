@@ -250,6 +250,11 @@ void bind_pool(py::module_& module) {
       .def_readonly("label", &LaneInfo::label)
       .def_readonly("pid", &LaneInfo::pid)
       .def_property_readonly("role", [](const LaneInfo& l) { return role_name(l.role); })
+      .def_property_readonly("ring",
+                             [](const LaneInfo& l) -> std::optional<std::uint16_t> {
+                               if (l.role == channel::LaneRole::kPool) return std::nullopt;
+                               return l.ring;
+                             })
       .def_property_readonly("state", [](const LaneInfo& l) { return state_name(l.state); })
       .def("__repr__", [](const LaneInfo& l) {
         return "LaneInfo(index=" + std::to_string(l.index) + ", label='" + l.label + "', role='" +
@@ -260,6 +265,7 @@ void bind_pool(py::module_& module) {
   py::class_<channel::PoolEntry>(module, "PoolEntry")
       .def_readonly("name", &channel::PoolEntry::name)
       .def_readonly("creator_pid", &channel::PoolEntry::creator_pid)
+      .def_readonly("nonce", &channel::PoolEntry::nonce)
       .def_readonly("alive", &channel::PoolEntry::alive)
       .def("__repr__", [](const channel::PoolEntry& p) {
         return "PoolEntry(name='" + p.name + "', creator_pid=" + std::to_string(p.creator_pid) +

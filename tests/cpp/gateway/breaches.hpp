@@ -9,9 +9,10 @@ namespace flowtrain::gateway::conformance {
 class Peculiar : public transport::Receiver {
  public:
   explicit Peculiar(const Subject& s) : host(s, "c", {"here", "there"}), transport(s.open(*this)) {
-    const Peer peer{"odd", transport->address(), 1, 2, 16, session_of(1), session_of(2), {"there"}};
+    const Peer peer{"odd", transport->address(), 1, 2, 16, session_of(1), session_of(2)};
     transport->admit(session_of(1));
     host.gateway->admit(peer);
+    host.gateway->route("odd", {"there"});
     link = transport->connect(host.gateway->address(), session_of(2));
     host.gateway->connect("odd");
   }

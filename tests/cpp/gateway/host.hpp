@@ -84,8 +84,8 @@ inline transport::Session session_of(std::uint64_t id) {
 }
 
 /// How `to` looks for another host.
-inline Peer peer_of(Host& to, const std::string& name, std::vector<std::string> rings,
-                    std::uint64_t to_peer, std::uint64_t from_peer) {
+inline Peer peer_of(Host& to, const std::string& name, std::uint64_t to_peer,
+                    std::uint64_t from_peer) {
   const channel::Control& control = to.gateway->pool().control();
   return {name,
           to.gateway->address(),
@@ -93,8 +93,7 @@ inline Peer peer_of(Host& to, const std::string& name, std::vector<std::string> 
           to.gateway->process(),
           control.geometry().max_cells,
           session_of(to_peer),
-          session_of(from_peer),
-          std::move(rings)};
+          session_of(from_peer)};
 }
 
 /// Two hosts: the readers of ring "at-b" are at b, those of "at-a" at a.
@@ -106,8 +105,10 @@ struct Pair {
   /// A new session of both.
   void connect() {
     const std::uint64_t there = ++sessions, back = ++sessions;
-    a.gateway->admit(peer_of(b, "b", {"at-b"}, there, back));
-    b.gateway->admit(peer_of(a, "a", {"at-a"}, back, there));
+    a.gateway->admit(peer_of(b, "b", there, back));
+    b.gateway->admit(peer_of(a, "a", back, there));
+    a.gateway->route("b", {"at-b"});
+    b.gateway->route("a", {"at-a"});
     a.gateway->connect("b");
     b.gateway->connect("a");
   }
