@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from flowtrain.hosts.guests import Guests
@@ -37,7 +37,6 @@ class HostGateway:
         pool: Pool of this host.
         identity: Of this host.
         token: Of the job; whoever has it may join.
-        readers: Rings whose readers are on this host.
         interface: Numeric address on which peers reach it.
         tell: Takes what people should know.
         serves: What admitted connections of other purposes get, by the purpose.
@@ -49,7 +48,6 @@ class HostGateway:
         identity: Identity,
         token: bytes,
         *,
-        readers: Sequence[str],
         interface: str,
         tell: Callable[[str], None],
         serves: Mapping[str, Serve] | None = None,
@@ -63,7 +61,6 @@ class HostGateway:
             process=self.gateway.process,
             max_cells=self.gateway.max_cells,
             rings=list(pool.rings),
-            readers=list(readers),
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._guests = Guests(pool, self.gateway)

@@ -29,8 +29,6 @@ class Facts:
     """Of the pool."""
     rings: Sequence[str]
     """Of the pool, in order; both pools have the same."""
-    readers: Sequence[str]
-    """Rings whose readers are there."""
 
     @staticmethod
     def parse(given: Any) -> Facts:
@@ -126,8 +124,6 @@ class Peering:
                 f"its pool has the rings {', '.join(facts.rings)}, and this one "
                 f"{', '.join(own.rings)}; both must be of one configuration"
             )
-        if both := sorted(set(facts.readers) & set(own.readers)):
-            raise HostError(f"{', '.join(both)}: rings with readers at both hosts; give each one")
         self._enter(self)
         self._gateway.admit(
             self.name,
@@ -135,7 +131,6 @@ class Peering:
             pool=facts.pool,
             process=facts.process,
             max_cells=facts.max_cells,
-            rings=list(facts.readers),
             to_peer=self._session.to_peer,
             from_peer=self._session.from_peer,
         )

@@ -22,15 +22,15 @@ __all__ = ["eventually", "spawn"]
 Eventually = Callable[[Callable[[], object]], None]
 
 RINGS = ("there", "back")
-# Arguments: name of the host and its pool, ring whose readers are here, whether it joins, port.
+# Arguments: name of the host and its pool, whether it joins, port.
 HOST = """
 import asyncio
 from flowtrain.hosts import HostGateway, HostError, Identity
-async def main(host, readers, does, port):
+async def main(host, does, port):
     pool = Pool.open(host, label="gateway", timeout_s=30)
     own = Identity(host=host, version="1", job="j", incarnation="1", tower="t", processor="p")
     gateway = HostGateway(
-        pool, own, b"token", readers=[readers], interface="127.0.0.1", tell=lambda text: print(text)
+        pool, own, b"token", interface="127.0.0.1", tell=lambda text: print(text)
     )
     if does == "join":
         await gateway.join("127.0.0.1", port, timeout_s=60)
@@ -38,7 +38,7 @@ async def main(host, readers, does, port):
         _, port = await gateway.listen("127.0.0.1", port)
         print(f"port {port}")
         await gateway.failure()
-asyncio.run(main(*sys.argv[1:4], int(sys.argv[4])))
+asyncio.run(main(*sys.argv[1:3], int(sys.argv[3])))
 """
 ARRAY_OF = """
 from array import array as array_type
@@ -85,13 +85,10 @@ class Host:
 
     Args:
         name: Of the host, and of its pool.
-        reads: Ring whose readers are there.
     """
 
-    def __init__(
-        self, name: str, reads: str, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        self.name, self.reads = name, reads
+    def __init__(self, name: str, spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.name = name
         self._spawn = spawn
         self.folder = tempfile.mkdtemp(prefix="flowtrain-test-", dir="/dev/shm")
         monkeypatch.setenv("FLOWTRAIN_POOL_DIR", self.folder)
@@ -102,7 +99,7 @@ class Host:
         return self._spawn(code, *args, env=os.environ | self._env)
 
     def gateway(self, does: str, port: int) -> Process:
-        return self.start(HOST, self.name, self.reads, does, port)
+        return self.start(HOST, self.name, does, port)
 
     def close(self) -> None:
         self.pool.close()
@@ -112,7 +109,7 @@ class Host:
 @pytest.fixture
 def hosts(spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Host, Host]]:
     """The producers of ring "there" are at the first host, its readers at the second."""
-    a, b = Host("a", "back", spawn, monkeypatch), Host("b", "there", spawn, monkeypatch)
+    a, b = Host("a", spawn, monkeypatch), Host("b", spawn, monkeypatch)
     yield a, b
     a.close()
     b.close()

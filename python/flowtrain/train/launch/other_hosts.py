@@ -121,7 +121,6 @@ async def _host(found: JobFile, files: dict[str, str], at: Endpoint) -> None:
             pool,
             at.identity(job.nonce),
             at.token,
-            readers=pool.rings,
             interface=at.interface,
             tell=say,
             serves={
@@ -198,9 +197,7 @@ async def _join(folder: Path, to: Endpoint, *, timeout_s: float) -> None:
         max_lanes=facts["max_lanes"],
         label=HOST_LABEL,
     ) as pool:
-        gateway = HostGateway(
-            pool, to.identity(nonce), to.token, readers=[], interface=to.interface, tell=say
-        )
+        gateway = HostGateway(pool, to.identity(nonce), to.token, interface=to.interface, tell=say)
         write_job(folder, job, resume=facts["resume"], of_run=facts["of_run"])
         say(f"encoder ranks of this host can join: flowtrain encoder --job {folder}")
         try:
