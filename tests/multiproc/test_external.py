@@ -41,7 +41,7 @@ def external(config: Path) -> Iterator[tuple[subprocess.Popen[str], list[subproc
             stack.callback(end, process)
             return process
 
-        host = start(sys.executable, "-m", "flowtrain", "train", str(config), "--external-ranks")
+        host = start(sys.executable, "-m", "flowtrain", "host", str(config))
         assert host.stdout is not None
         commands = [shlex.split(host.stdout.readline()) for _ in range(2)]
         assert [words[2] for words in commands] == ["torchrun", "torchrun"]

@@ -1,39 +1,49 @@
-"""`flowtrain host`: encoder ranks of other hosts join a frozen run, over the network.
+"""`flowtrain host`: hosts a run whose ranks you start, on this host and on others.
 
-On the host of the run, `--listen` lets others join. On another one, `--join` makes a folder with
-which `flowtrain encoder --job` starts encoder ranks there. Both need the same token, and end with
-the run.
+With a YAML file it hosts that run: it prints the torchrun commands that start the ranks, waits for
+them, and writes the model. `--listen` lets other hosts take part.
+
+With the folder of a run that goes on, `--listen` lets other hosts take part in that run, and
+`--join` lets this host take part in the run of another one. Both end with the run.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import socket
 from pathlib import Path
 from typing import Any
 
-_HELP = "let encoder ranks of other hosts join a frozen run"
+from flowtrain.cli.train import add_config_options, run_config
+
+_HELP = "host a run whose ranks you start, on this host and on others"
+_NAME = re.compile(r"[\w.-]+")
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("host", help=_HELP, description=__doc__)
     parser.add_argument(
-        "folder", type=Path, help="folder of the run, or with --join one for it on this host"
+        "config",
+        type=Path,
+        metavar="run",
+        help="YAML file of a run, or the folder of one; with --join and a folder that the hosts do "
+        "not share, a new folder",
     )
-    does = parser.add_mutually_exclusive_group(required=True)
+    add_config_options(parser)
+    does = parser.add_mutually_exclusive_group()
     does.add_argument("--listen", metavar="ADDRESS:PORT", help="let other hosts join here")
     does.add_argument("--join", metavar="ADDRESS:PORT", help="join the host that listens there")
     parser.add_argument(
         "--token",
         type=Path,
-        required=True,
         metavar="FILE",
         help="secret of the job, the same on all hosts, in a file that only you can read",
     )
     parser.add_argument(
         "--interface",
         metavar="ADDRESS",
-        help="address of this host for payloads (default: that of the connection)",
+        help="address of this host for payloads and collectives (default: that of the connection)",
     )
     parser.add_argument("--name", help="name of this host (default: its hostname)")
     parser.add_argument(
@@ -47,22 +57,73 @@ def add_parser(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from flowtrain.train.launch.other_hosts import Endpoint, host_run, join_host, read_token
+    from flowtrain.config import ConfigError
+
+    is_folder = given.join is not None or given.config.is_dir()
+    if is_folder and not (given.listen or given.join):
+        raise ConfigError(
+            f"{given.config}: give its YAML file to host a run, or --listen or --join for one that "
+            "goes on"
+        )
+    if (given.listen or given.join) and given.token is None:
+        raise ConfigError(
+            "--token: give a file with the job's secret, the same on all hosts; make one: "
+            "(umask 077 && openssl rand -hex 32 > token)"
+        )
+    if not is_folder:
+        return _host(given)
+    if given.overrides or given.plan or given.resume:
+        raise ConfigError(
+            f"{given.config}: overrides, --plan and --resume are for the YAML file of a run that "
+            "begins"
+        )
+    return _take_part(given)
+
+
+def _host(given: argparse.Namespace) -> int:
+    from flowtrain.train.launch.external import run_external_ranks
+    from flowtrain.train.launch.host import Listening
+
+    listening = None
+    if given.listen:
+        at = _endpoint(given)
+
+        def command(folder: Path) -> list[str]:
+            options = ("listen", "token", "name", "interface", "timeout")
+            values = {name: getattr(given, name) for name in options}
+            flags = [(f"--{name}", str(value)) for name, value in values.items() if value]
+            return ["host", str(folder), *(word for flag in flags for word in flag)]
+
+        listening = Listening(command, at.interface)
+    return run_config(given, run_ranks=run_external_ranks, listening=listening)
+
+
+def _take_part(given: argparse.Namespace) -> int:
+    from flowtrain.train.launch.other_hosts import host_run, join_host
+
+    start = host_run if given.listen else join_host
+    return start(given.config.absolute(), _endpoint(given), timeout_s=given.timeout)
+
+
+def _endpoint(given: argparse.Namespace) -> Any:
+    from flowtrain.config import ConfigError
+    from flowtrain.train.launch.other_hosts import Endpoint, read_token
 
     option, address = ("--listen", given.listen) if given.listen else ("--join", given.join)
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{option} {address}: write it as 10.0.0.1:4711")
+        raise ConfigError(f"{option} {address}: write it as 10.0.0.1:4711")
     host = host.strip("[]")
-    at = Endpoint(
-        name=given.name or socket.gethostname(),
+    name = given.name or socket.gethostname()
+    if _NAME.fullmatch(name) is None:
+        raise ConfigError(f"--name {name}: a name has letters, digits, '.', '_' and '-'")
+    return Endpoint(
+        name=name,
         host=host,
         port=int(port),
         interface=given.interface or (host if given.listen else _address_towards(host, int(port))),
         token=read_token(given.token),
     )
-    start = host_run if given.listen else join_host
-    return start(given.folder.absolute(), at, timeout_s=given.timeout)
 
 
 def _address_towards(host: str, port: int) -> str:

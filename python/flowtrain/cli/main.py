@@ -17,8 +17,8 @@ from flowtrain.signals import end_silently, exits
 from flowtrain_core import FlowTrainError
 
 _COMMANDS = (
-    *("demo", "train", "encoder", "host", "export", "data", "cache", "pack", "profile", "plan"),
-    *("top", "trace", "report", "bench", "clean", "doctor"),
+    *("demo", "train", "encoder", "host", "rank", "export", "data", "cache", "pack"),
+    *("profile", "plan", "top", "trace", "report", "bench", "clean", "doctor"),
 )
 
 

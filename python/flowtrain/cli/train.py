@@ -7,11 +7,14 @@ import json
 import shlex
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowtrain import progress
 from flowtrain.cli.steps import steps
 from flowtrain.output import show, shows_text
+
+if TYPE_CHECKING:
+    from flowtrain.config import RunConfig
 
 # Figures of a summary, where it has them.
 _FIGURES = {
@@ -25,15 +28,7 @@ _FIGURES = {
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("train", help=__doc__)
     parser.add_argument("config", type=Path, help="YAML file")
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="a.b=value",
-        help="dotted overrides; relative paths in them start at the working directory",
-    )
-    parser.add_argument(
-        "--plan", type=Path, metavar="FILE", help="take the layout from a plan of `flowtrain plan`"
-    )
+    add_config_options(parser)
     parser.add_argument("--print-config", action="store_true", help="print every field and exit")
     parser.add_argument(
         "--print-schedule",
@@ -46,28 +41,32 @@ def add_parser(commands: Any) -> None:
         metavar="FIRST:END",
         help="steps of --print-schedule, from 0; END is not printed",
     )
-    parser.add_argument("--resume", action="store_true", help="continue from the latest checkpoint")
+    parser.set_defaults(run=run)
+
+
+def add_config_options(parser: argparse.ArgumentParser) -> None:
+    """Add what changes the configuration of a run, and how the run begins and ends."""
     parser.add_argument(
-        "--external-ranks",
-        action="store_true",
-        help="host the run, print a torchrun command for each world, and wait for the ranks",
+        "overrides",
+        nargs="*",
+        metavar="a.b=value",
+        help="dotted overrides; relative paths in them start at the working directory",
     )
+    parser.add_argument(
+        "--plan", type=Path, metavar="FILE", help="take the layout from a plan of `flowtrain plan`"
+    )
+    parser.add_argument("--resume", action="store_true", help="continue from the latest checkpoint")
     parser.add_argument(
         "--json",
         action="store_true",
         help="end with RUN/summary.json in one line, as without a terminal",
     )
-    parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
-    from flowtrain.config import ConfigError, dump, given_fields, load
+    from flowtrain.config import ConfigError, dump
 
-    config = load(given.config, given.overrides)
-    if given.plan is not None:
-        from flowtrain.train.launch.planned import planned
-
-        config = planned(config, given.plan, given=given_fields(given.config, given.overrides))
+    config = _configured(given)
     if given.print_config:
         print(dump(config), end="")
         return 0
@@ -80,16 +79,41 @@ def run(given: argparse.Namespace) -> int:
         raise ConfigError(
             "--steps: it is for --print-schedule; give both, or train.steps=N to train"
         )
+    return _train(given, config)
+
+
+def run_config(given: argparse.Namespace, **how: Any) -> int:
+    """Run a configuration.
+
+    Args:
+        given: The arguments of `add_config_options`, and `config`.
+        how: Further arguments of `flowtrain.train.launch.run.train`.
+
+    Returns:
+        Exit code.
+    """
+    return _train(given, _configured(given), **how)
+
+
+def _configured(given: argparse.Namespace) -> RunConfig:
+    from flowtrain.config import given_fields, load
+
+    config = load(given.config, given.overrides)
+    if given.plan is not None:
+        from flowtrain.train.launch.planned import planned
+
+        config = planned(config, given.plan, given=given_fields(given.config, given.overrides))
+    return config
+
+
+def _train(given: argparse.Namespace, config: RunConfig, **how: Any) -> int:
     with progress.bar("loading PyTorch"):
-        from flowtrain.train.launch.external import run_external_ranks
-        from flowtrain.train.launch.local import run_local_ranks
         from flowtrain.train.launch.run import SUMMARY, train
         from flowtrain.train.state.run_folder import check_place
 
         if not any(word.startswith("run=") for word in given.overrides):
             check_place(given.config, config)
-        run_ranks = run_external_ranks if given.external_ranks else run_local_ranks
-        summary = train(config, resume=given.resume, plan=given.plan, run_ranks=run_ranks)
+        summary = train(config, resume=given.resume, plan=given.plan, **how)
     as_text = shows_text(json_wanted=given.json)
     text = end_of_run(config.run, summary) if as_text else json.dumps(summary) + "\n"
     return 0 if show(text, otherwise=f"the summary is in {config.run / SUMMARY}") else 1

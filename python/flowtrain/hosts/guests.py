@@ -36,6 +36,15 @@ class Guests:
                 ranks[lane.state].append((lane.label, lane.pid))
         return {**ranks, _READS: self._read_here()}
 
+    def own_ranks(self) -> Sequence[_Rank]:
+        """The ranks of this host that live."""
+        ranks: Sequence[_Rank] = self.own()[_ALIVE]
+        return ranks
+
+    def labels(self) -> Sequence[str]:
+        """Labels of all peers' ranks."""
+        return sorted(label for lanes in self._lanes.values() for label, _ in lanes)
+
     def _read_here(self) -> Sequence[str]:
         """The rings that other processes of this host read; the gateway reads those of peers."""
         rings = {

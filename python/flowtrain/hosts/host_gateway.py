@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from flowtrain.hosts.guests import Guests
@@ -151,6 +151,14 @@ class HostGateway:
             FlowTrainError: The error.
         """
         await asyncio.shield(self._failure)
+
+    def ranks_here(self) -> Sequence[tuple[str, int]]:
+        """Labels and processes of the ranks of this host that live."""
+        return self._guests.own_ranks()
+
+    def ranks_elsewhere(self) -> Sequence[str]:
+        """Labels of the ranks of peers."""
+        return self._guests.labels()
 
     async def close(self, why: str) -> None:
         """End all connections, and tell the peers why. Items for them go back to their rings."""

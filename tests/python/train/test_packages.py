@@ -22,7 +22,7 @@ SEES: dict[str, tuple[str, ...]] = {
     # A loop of the caller is a rank, and hosts its job. Encoder ranks start as those of a run.
     "connect": (
         *("control", "state", "input", "planning", "ranks", "assembly"),
-        *("launch.job_file", "launch.join", "launch.local"),
+        *("launch.join", "launch.local"),
     ),
     # A profile computes in a process as a rank does, with the environment of one.
     "profile": (

@@ -81,7 +81,7 @@ def run_pinned(task: Task, folder: Path) -> Run:
     config = flow_config(task, folder / "run")
     path = folder / "config.yaml"
     path.write_text(dump(config))
-    launch = [sys.executable, "-m", "flowtrain", "train", str(path), "--external-ranks"]
+    launch = [sys.executable, "-m", "flowtrain", "host", str(path)]
     with _Processes(folder, task) as processes:
         launcher = processes.start("launcher", launch)
         for _ in _MODULES:

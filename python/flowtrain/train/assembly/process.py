@@ -47,6 +47,7 @@ class RankProcess:
         resume: Resume from the latest checkpoint.
         workers: Workers of this rank, which it closes; see `workers_of`.
         stream: Reader of the stream, which it closes; see `stream_of`.
+        interface: Address of this host that ranks on other hosts reach; empty if there are none.
     """
 
     def __init__(
@@ -59,9 +60,11 @@ class RankProcess:
         resume: bool,
         workers: WorkerPool | None = None,
         stream: WorkerPool | None = None,
+        interface: str = "",
     ) -> None:
         self.config = config
         self.rank = rank
+        self._interface = interface
         self._resources = ExitStack()
         self._reads: dict[str, SampleReads] = {}
         self._workers = [pool for pool in (workers, stream) if pool is not None]
@@ -152,13 +155,16 @@ class RankProcess:
             store=membership.store,
             device=device,
             activity=membership.activity,
+            interface=self._interface,
         )
         return context_of(self.config, membership, world, first=self.first)
 
     def _device(self) -> torch.device:
         train, flow = self.config.train, self.config.flow
         torch.set_num_threads(rank_threads(train.threads, ranks=len(flow.chosen.labels)))
-        first = flow.chosen.encoder_ranks if self.world.name == "backbone" else 0
+        # How many ranks of the other world are on this host is not known where there are several.
+        is_second = self.world.name == "backbone" and not self._interface
+        first = flow.chosen.encoder_ranks if is_second else 0
         device = choose_device(self.config.model.device, self.rank, first=first)
         if line := register(self.membership.pool, device):
             # No `flowtrain: ` in front: the launcher takes such lines for the reason of an end.

@@ -8,9 +8,9 @@ from pathlib import Path
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import load
 from flowtrain.train.control.store import JobStore
-from flowtrain.train.launch.job_file import wait_for_job
 from flowtrain.train.launch.join import join_run
 from flowtrain.train.launch.local import run_failed, run_ranks
+from flowtrain.train.state.job_file import wait_for_job
 
 
 def run_encoder_ranks(

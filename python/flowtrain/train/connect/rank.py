@@ -31,7 +31,6 @@ from flowtrain.train.control.job import READY, Job
 from flowtrain.train.control.world import World
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.input.workers import reads_samples
-from flowtrain.train.launch.job_file import write_job
 from flowtrain.train.planning.planner import Planner
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.device import register
@@ -41,6 +40,7 @@ from flowtrain.train.ranks.rank import Rank
 from flowtrain.train.state import atomic
 from flowtrain.train.state.checkpoint_files import latest, read_meta
 from flowtrain.train.state.ending import COMPLETE, failed, record_end, record_start
+from flowtrain.train.state.job_file import write_job
 from flowtrain.train.state.logs import POOL
 from flowtrain.train.state.module import ModuleState
 from flowtrain.train.state.resume import check_model

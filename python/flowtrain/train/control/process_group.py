@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.deadline import UNLIMITED_S
+from flowtrain.train.control.interface import interface_of
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.world import World
 
@@ -23,6 +24,7 @@ def start_world(
     store: JobStore,
     device: torch.device,
     activity: Activity,
+    interface: str = "",
 ) -> World:
     """A world, whose ranks are the default process group of torch from now on.
 
@@ -35,6 +37,7 @@ def start_world(
         store: The job's store, through which the ranks find each other.
         device: Device of this rank; it determines the backend of the collectives.
         activity: As for `World`.
+        interface: Address of this host that ranks on other hosts reach; empty if there are none.
     """
     group_store = store.process_group_store(name)
     with activity.waiting(f"the other {name} ranks to name their device"):
@@ -48,8 +51,9 @@ def start_world(
         )
     reduce_on = torch.device("cpu") if staged else device
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        # All ranks are on this host. Without it they listen where the host's name leads.
-        os.environ.setdefault(variable, "lo")
+        # Without it ranks listen where the host's name leads.
+        if variable not in os.environ:
+            os.environ[variable] = interface_of(interface) if interface else "lo"
     with activity.waiting(f"the other {name} ranks to create their process group"):
         dist.init_process_group(
             "nccl" if reduce_on.type == "cuda" else "gloo",

@@ -1,11 +1,13 @@
-"""External launch: the user starts the ranks, with `torchrun` or another launcher."""
+"""Ranks that the user starts, with torchrun or another launcher, on this host and on others."""
 
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
+from flowtrain.config.layout import WorldLayout
 from flowtrain.config.schema import RunConfig
-from flowtrain.train.control.job import ENDED, HOST_LABEL
+from flowtrain.train.control.job import ENDED, GATEWAY_LABEL, HOST_LABEL
 from flowtrain.train.control.seats import Seats, comes_and_goes
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import RunHost
@@ -13,34 +15,55 @@ from flowtrain.train.launch.host import RunHost
 _POLL_S = 0.2
 
 
-def rank_commands(config: RunConfig, host: RunHost, *, resume: bool) -> list[str]:
-    """One command for each world, to be run on this host while this process waits."""
-    job, run = host.job, config.run.absolute()
-    logs = run / "logs" / job.nonce
-    logs.mkdir(parents=True)
-    worlds = config.flow.chosen.worlds
+def rank_commands(config: RunConfig, *, logs: Path, has_peers: bool) -> list[str]:
+    """One command for each world, to be run while this process waits.
+
+    Args:
+        config: The run.
+        logs: Folder of the attempt's logs.
+        has_peers: Whether there are other hosts: then the command starts the ranks of one of them,
+            and the user replaces the words in capitals.
+    """
+    worlds = [w for w in config.flow.chosen.worlds if not config.elastic or "backbone" in w.modules]
     commands = [
         shlex.join(
             [
-                # Each world has its own rendezvous, by a file: the stores of torchrun, which
-                # FlowTrain does not use, would listen on every interface.
-                *("env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "torchrun", "--nnodes=1"),
-                *("--rdzv-backend=c10d", "--rdzv-conf=store_type=file"),
-                *(f"--rdzv-endpoint={logs / world.name}.rendezvous", f"--rdzv-id={job.nonce}"),
+                *(_on_several(world) if has_peers else _on_one(world, logs)),
                 # torchrun does not restart ranks: a restart is a resumed run.
-                *("--max-restarts=0", f"--nproc-per-node={world.size}"),
-                *("-m", "flowtrain.train.assembly.main", str(run / "config.yaml")),
-                *("--world", world.name, "--store", job.address, "--nonce", job.nonce),
-                *(("--resume",) if resume else ()),
+                *("--max-restarts=0", "-m", "flowtrain", "rank"),
+                *("--job", str(config.run.absolute()), "--world", world.name),
             ]
         )
         for world in worlds
-        if not config.elastic or "backbone" in world.modules
     ]
     if config.elastic:
         ranks = str(config.flow.chosen.encoder_ranks)
-        commands.append(shlex.join(["flowtrain", "encoder", "--job", str(run), "--ranks", ranks]))
+        job = str(config.run.absolute())
+        commands.append(shlex.join(["flowtrain", "encoder", "--job", job, "--ranks", ranks]))
     return commands
+
+
+def _on_one(world: WorldLayout, logs: Path) -> list[str]:
+    return [
+        # Each world has its own rendezvous, by a file: the stores of torchrun, which FlowTrain does
+        # not use, would listen on every interface.
+        *("env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "torchrun", "--nnodes=1"),
+        *("--rdzv-backend=c10d", "--rdzv-conf=store_type=file"),
+        *(f"--rdzv-endpoint={logs / world.name}.rendezvous", f"--rdzv-id={logs.name}"),
+        f"--nproc-per-node={world.size}",
+    ]
+
+
+def _on_several(world: WorldLayout) -> list[str]:
+    return [
+        *("torchrun", "--nnodes=HOSTS", "--node-rank=NUMBER", "--nproc-per-node=RANKS"),
+        *("--master-addr=FIRST", f"--master-port={_port(world)}"),
+    ]
+
+
+def _port(world: WorldLayout) -> int:
+    """Worlds that share a host need rendezvous of their own."""
+    return 29500 if "backbone" in world.modules else 29501
 
 
 def run_external_ranks(config: RunConfig, host: RunHost, *, resume: bool) -> None:
@@ -58,17 +81,15 @@ def run_external_ranks(config: RunConfig, host: RunHost, *, resume: bool) -> Non
         seats = Seats(host.store)
         for seat in seats.all():
             seats.free(seat)  # `flowtrain encoder` reserves its own.
-    for command in rank_commands(config, host, resume=resume):
+    logs = config.run.absolute() / "logs" / host.job.nonce
+    logs.mkdir(parents=True)
+    for command in rank_commands(config, logs=logs, has_peers=host.has_peers):
         print(command, flush=True)
     wait_for_ranks(config, host)
 
 
 def wait_for_ranks(config: RunConfig, host: RunHost) -> None:
-    """Wait until every rank has joined and ended, however it was started.
-
-    Args:
-        config: The run.
-        host: The job's host.
+    """Wait until every rank has joined and ended, wherever it was started.
 
     Raises:
         RunFailed: A rank failed or died.
@@ -86,8 +107,9 @@ def wait_for_ranks(config: RunConfig, host: RunHost) -> None:
             key = f"failed/{dead.label}"
             reason = store.get(key, writer=dead.label) if store.has(key) else "it died"
             raise RunFailed(f"the run ended early; rank {dead.label} (pid {dead.pid}): {reason}")
-        alive = {lane.label for lane in host.pool.lanes() if lane.state == "alive"} - {HOST_LABEL}
+        alive = {lane.label for lane in host.pool.lanes() if lane.state == "alive"}
         # A rank leaves the pool after all ranks are done.
+        alive -= {HOST_LABEL, GATEWAY_LABEL}
         if config.elastic:
             alive = {label for label in alive if not comes_and_goes(label)}
         if not alive and all(store.has(f"done/{label}") for label in labels):

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 from flowtrain import progress
 from flowtrain.config.schema import RunConfig
@@ -12,6 +18,7 @@ from flowtrain.events import next_attempt
 from flowtrain.train.control.attendance import Attendance
 from flowtrain.train.control.host import JobHost
 from flowtrain.train.control.job import STOP
+from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.signals import StopRequest, end, say
 from flowtrain.train.launch.tail import Tail
 from flowtrain.train.state.logs import METRICS, TIMING
@@ -19,6 +26,24 @@ from flowtrain.train.state.logs import METRICS, TIMING
 # Encoder ranks that have joined look for the end of the run several times in this time.
 _LEAVE_S = 3.0
 _POLL_S = 0.05
+
+
+# The gateway tells the other hosts that the run has ended.
+_GATEWAY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """How other hosts take part in a run.
+
+    Attributes:
+        command: Returns the arguments of `flowtrain` that start the gateway to them, given the
+            folder of the run.
+        interface: Address of this host that ranks on other hosts reach.
+    """
+
+    command: Callable[[Path], Sequence[str]]
+    interface: str
 
 
 class RunHost(JobHost):
@@ -62,6 +87,17 @@ class RunHost(JobHost):
         )
         self._tokens = self._seconds = 0.0
         self._began = False
+        self._elastic = config.elastic
+        self._gateway: subprocess.Popen[bytes] | None = None
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether other hosts can take part."""
+        return self._gateway is not None
+
+    def listen(self, command: Sequence[str]) -> None:
+        """Start the gateway to other hosts; it ends with this object, or with this process."""
+        self._gateway = subprocess.Popen([sys.executable, "-m", "flowtrain", *command])
 
     def poll(self) -> None:
         """Show how far the run is, and tell the planner if it is to end early.
@@ -70,8 +106,10 @@ class RunHost(JobHost):
 
         Raises:
             KeyboardInterrupt, SystemExit: The run is to end, and its first step has not begun.
+            RunFailed: The gateway to other hosts has ended, and with it ranks that last.
         """
         self._show()
+        self._check_gateway()
         if self.attendance is not None:
             self.attendance.poll()
         if self._told:
@@ -107,6 +145,20 @@ class RunHost(JobHost):
                 break
             time.sleep(_POLL_S)
         super().close()
+        if self._gateway is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._gateway.wait(_GATEWAY_S)
+            self._gateway.kill()
+            self._gateway.wait()
+
+    def _check_gateway(self) -> None:
+        if self._gateway is None or (code := self._gateway.poll()) is None:
+            return
+        what = f"the gateway to other hosts (pid {self._gateway.pid}) ended with code {code}"
+        if not self._elastic:
+            raise RunFailed(f"the run ended early; {what}")
+        say(f"{what}; the run goes on without them")
+        self._gateway = None
 
     def _show(self) -> None:
         """Show which ranks are ready, and then the steps that they have logged."""

@@ -19,8 +19,8 @@ from flowtrain.train.control.seats import Seats
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.launch.encoders import EncoderProcesses
 from flowtrain.train.launch.errors import RunFailed
-from flowtrain.train.launch.job_file import JobFile
 from flowtrain.train.launch.signals import say
+from flowtrain.train.state.job_file import JobFile
 
 _POLL_S = 0.1
 

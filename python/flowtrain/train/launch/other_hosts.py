@@ -1,36 +1,35 @@
-"""Encoder ranks of a run on other hosts: the two sides of `flowtrain host`, without torch."""
+"""Ranks of a run on other hosts: the two sides of `flowtrain host`, without torch."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-from collections.abc import Awaitable, Callable
+import os
+import signal
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 import flowtrain_core
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import load
-from flowtrain.data.model_files import changed_names
 from flowtrain.hosts import Control, HostError, HostGateway, HostLeft, Identity, join
 from flowtrain.hosts.forward import Forward, to_loopback
 from flowtrain.hosts.handshake import ASKS, Session
-from flowtrain.signals import STOPS
 from flowtrain.train.control.job import GATEWAY_LABEL, HOST_LABEL, Job
-from flowtrain.train.launch.job_file import JobFile, wait_for_job, write_job
-from flowtrain.train.state import atomic
-from flowtrain.train.state.resume import FINGERPRINT, fingerprint
+from flowtrain.train.launch.host_files import check_shared, write_files
+from flowtrain.train.launch.stops import Stops, first_of, say, stopped_by_signals
+from flowtrain.train.state.job_file import JobFile, job_path, read_job, wait_for_job, write_job
+from flowtrain.train.state.resume import FINGERPRINT
 from flowtrain.train.state.run_folder import CONFIG
 from flowtrain_core import Pool
 
 _STORE = "store"
 _ENDED = "the run has ended"
 _POLL_S = 0.1
+_RETRY_S = 0.5
 _JOB_S = 10.0
 # Letters, digits and what else tokens have; a shorter one could be guessed.
 _MIN_TOKEN = 16
@@ -86,11 +85,6 @@ def read_token(path: Path) -> bytes:
     return token
 
 
-def say(text: str) -> None:
-    """Print a line on standard error."""
-    print(f"flowtrain: {text}", file=sys.stderr, flush=True)
-
-
 def host_run(folder: Path, at: Endpoint, *, timeout_s: float) -> int:
     """Let other hosts join the run of this one, until it has ended.
 
@@ -103,18 +97,18 @@ def host_run(folder: Path, at: Endpoint, *, timeout_s: float) -> int:
         Exit code.
     """
     found = wait_for_job(folder, timeout_s=timeout_s)
-    files = {name: folder.joinpath(name).read_text() for name in (CONFIG, FINGERPRINT)}
-    return asyncio.run(_stopped_by_signals(_host(found, files, at)))
+    return asyncio.run(stopped_by_signals(lambda stops: _host(folder, found, at, stops)))
 
 
-async def _host(found: JobFile, files: dict[str, str], at: Endpoint) -> None:
+async def _host(folder: Path, found: JobFile, at: Endpoint, stops: Stops) -> None:
     job = found.job
     with Pool.open(job.pool, label=GATEWAY_LABEL, timeout_s=_JOB_S) as pool:
         facts = {
             "nonce": job.nonce,
             "resume": found.resume,
             "of_run": found.of_run,
-            "files": files,
+            "files": {name: folder.joinpath(name).read_text() for name in (CONFIG, FINGERPRINT)},
+            "elastic": load(folder / CONFIG).elastic,
             "rings": list(pool.rings),
         }
         gateway = HostGateway(
@@ -130,21 +124,24 @@ async def _host(found: JobFile, files: dict[str, str], at: Endpoint) -> None:
         )
         core = gateway.gateway
         facts |= {"max_cells": core.max_cells, "max_lanes": core.max_lanes}
-        why = f"host {at.name} has ended"
+        stops.ranks = gateway.ranks_elsewhere
         try:
             host, port = await gateway.listen(at.host, at.port)
             say(f"host {at.name}: other hosts can join the run at {host}:{port}")
-            await _first(gateway.failure(), _until_left(pool))
-            why = _ENDED
+            await first_of(gateway.failure(), _until_left(pool))
         finally:
             say(core.explain())
-            await gateway.close(why)
+            await gateway.close(f"host {at.name} has ended" if _is_hosted(pool) else _ENDED)
 
 
 async def _until_left(pool: Pool) -> None:
     """Wait until the process that hosts the job has left its pool."""
-    while any(lane.label == HOST_LABEL and lane.state == "alive" for lane in pool.lanes()):
+    while _is_hosted(pool):
         await asyncio.sleep(_POLL_S)
+
+
+def _is_hosted(pool: Pool) -> bool:
+    return any(lane.label == HOST_LABEL and lane.state == "alive" for lane in pool.lanes())
 
 
 def _teller(facts: dict[str, Any]) -> Callable[..., Awaitable[None]]:
@@ -164,24 +161,38 @@ def _silent(*connection: Any) -> Control:
 
 
 def join_host(folder: Path, to: Endpoint, *, timeout_s: float) -> int:
-    """Let encoder ranks of this host join a run of another one, until it has ended.
+    """Let ranks of this host take part in a run of another one, until it has ended.
 
     Args:
-        folder: Folder for the run on this host, for `flowtrain encoder --job`.
+        folder: Folder of the run, if both hosts share it; otherwise one for this host.
         to: The other host.
         timeout_s: Time without a connection after which this ends.
 
     Returns:
         Exit code.
     """
-    return asyncio.run(_stopped_by_signals(_join(folder, to, timeout_s=timeout_s)))
+    return asyncio.run(
+        stopped_by_signals(lambda stops: _join(folder, to, stops, timeout_s=timeout_s))
+    )
 
 
-async def _join(folder: Path, to: Endpoint, *, timeout_s: float) -> None:
+async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -> None:
     async with asyncio.timeout(timeout_s):
         facts = await _ask(to, timeout_s=timeout_s)
     nonce = facts["nonce"]
-    write_files(folder, facts["files"])
+    there = read_job(job_path(folder))
+    is_shared = there is not None and there.job.nonce == nonce
+    if is_shared:
+        check_shared(folder, facts["files"])
+    elif facts["elastic"]:
+        write_files(folder, facts["files"])
+    else:
+        raise ConfigError(
+            f"{folder}: it is not the folder of the run on the host that listens at {to.host}:"
+            f"{to.port}, to which ranks of all hosts write checkpoints; put the run on a file "
+            "system that all hosts share, at the same path"
+        )
+    host = to.name if is_shared else None
 
     async def connect() -> Streams:
         reader, writer = await asyncio.open_connection(to.host, to.port)
@@ -198,11 +209,20 @@ async def _join(folder: Path, to: Endpoint, *, timeout_s: float) -> None:
         label=HOST_LABEL,
     ) as pool:
         gateway = HostGateway(pool, to.identity(nonce), to.token, interface=to.interface, tell=say)
-        write_job(folder, job, resume=facts["resume"], of_run=facts["of_run"])
-        say(f"encoder ranks of this host can join: flowtrain encoder --job {folder}")
+        write_job(
+            folder,
+            job,
+            resume=facts["resume"],
+            of_run=facts["of_run"],
+            interface=to.interface,
+            host=host,
+        )
+        joins = "flowtrain encoder" if facts["elastic"] else "torchrun ... -m flowtrain rank"
+        say(f"ranks of this host can join: {joins} --job {folder}")
+        stops.ranks, stops.asks = partial(_labels, gateway), partial(_ask_to_leave, gateway)
         try:
             joined = gateway.join(to.host, to.port, timeout_s=timeout_s)
-            await _first(gateway.failure(), asyncio.shield(joined))
+            await first_of(gateway.failure(), asyncio.shield(joined))
         except HostLeft as left:
             if left.reason != _ENDED:
                 raise
@@ -211,17 +231,21 @@ async def _join(folder: Path, to: Endpoint, *, timeout_s: float) -> None:
             say(gateway.gateway.explain())
             await store.close()
             await gateway.close(f"host {to.name} has ended")
+            job_path(folder, host).unlink(missing_ok=True)
 
 
 async def _ask(to: Endpoint, *, timeout_s: float) -> dict[str, Any]:
     """The facts of the other host's run, once that host can be reached."""
+    told_wait = False
     while True:
         try:
             reader, writer = await asyncio.open_connection(to.host, to.port)
             break
         except OSError as error:
-            say(f"waits for {to.host}:{to.port} ({error.strerror or error})")
-            await asyncio.sleep(1.0)
+            if not told_wait:
+                say(f"waits for {to.host}:{to.port} ({error.strerror or error})")
+            told_wait = True
+            await asyncio.sleep(_RETRY_S)
     session = await join(reader, writer, to.token, to.identity("", purpose=ASKS))
     told: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
@@ -238,52 +262,11 @@ async def _ask(to: Endpoint, *, timeout_s: float) -> dict[str, Any]:
     return told.result()
 
 
-def write_files(folder: Path, files: dict[str, str]) -> None:
-    """Write the run as one of this host, for its encoder ranks.
-
-    Raises:
-        ConfigError: Models or data of this host are others; the message names them.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    tree = yaml.safe_load(files[CONFIG]) | {"run": str(folder)}
-    atomic.write_text(folder / CONFIG, yaml.safe_dump(tree, sort_keys=False))
-    there, here = json.loads(files[FINGERPRINT]), fingerprint(load(folder / CONFIG))
-    if changed := changed_names(there["files"], here["files"]):
-        raise ConfigError(
-            f"{folder / CONFIG}: the files of this host are not those of the run: "
-            f"{', '.join(changed)}; copy them, to the same paths"
-        )
-    # With which encoder ranks make sure that they read what was hashed here.
-    atomic.write_text(folder / FINGERPRINT, json.dumps(here))
+def _labels(gateway: HostGateway) -> Sequence[str]:
+    return [label for label, _ in gateway.ranks_here()]
 
 
-async def _first(*works: Awaitable[Any]) -> None:
-    """Wait until one has ended, and end the others. Raises its error."""
-    tasks = {asyncio.ensure_future(work) for work in works}
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _stopped_by_signals(work: Awaitable[None]) -> int:
-    """Run until the end, or until a signal; then end what it has begun.
-
-    Returns:
-        Exit code.
-    """
-    loop = asyncio.get_running_loop()
-    stop: asyncio.Future[int] = loop.create_future()
-
-    def note(number: int) -> None:
-        if not stop.done():
-            stop.set_result(number)
-
-    for number in STOPS:
-        loop.add_signal_handler(number, note, number)
-    await _first(work, stop)
-    return 128 + stop.result() if stop.done() and not stop.cancelled() else 0
+def _ask_to_leave(gateway: HostGateway) -> None:
+    for _, pid in gateway.ranks_here():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)

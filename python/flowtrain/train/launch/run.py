@@ -27,8 +27,7 @@ from flowtrain.models.recompute import check_recompute
 from flowtrain.models.registry import family_for
 from flowtrain.train.launch.cache import cache_lines, check_cache
 from flowtrain.train.launch.errors import RunFailed
-from flowtrain.train.launch.host import RunHost
-from flowtrain.train.launch.job_file import write_job
+from flowtrain.train.launch.host import Listening, RunHost
 from flowtrain.train.launch.layout import chosen_layout
 from flowtrain.train.launch.local import run_local_ranks
 from flowtrain.train.launch.sharding import check_offload, check_sharding
@@ -44,6 +43,7 @@ from flowtrain.train.state.choice import write_choice
 from flowtrain.train.state.corrections import check_corrections
 from flowtrain.train.state.ending import recorded_end
 from flowtrain.train.state.final import FINAL, write_final
+from flowtrain.train.state.job_file import write_job
 from flowtrain.train.state.run_folder import open_run
 from flowtrain.train.state.trained import Trained
 
@@ -66,8 +66,9 @@ def train(
     resume: bool = False,
     plan: Path | None = None,
     run_ranks: Callable[..., None] = run_local_ranks,
+    listening: Listening | None = None,
 ) -> dict[str, Any]:
-    """Train on this host: start every rank, wait for the end, write `RUN/final`.
+    """Host a run: start every rank, wait for the end, write `RUN/final`.
 
     Args:
         config: The run.
@@ -75,6 +76,7 @@ def train(
             no rank is started, and only `RUN/final` is written again.
         plan: The `plan.json` whose layout the configuration has; the run keeps a copy.
         run_ranks: Starts the ranks and waits for them, as `run_local_ranks` does.
+        listening: How other hosts take part; None if they do not.
 
     Returns:
         The summary, also written to `RUN/summary.json`.
@@ -92,7 +94,9 @@ def train(
             checkpoint; or `RUN/final` cannot be written.
     """
     with exit_on_signals() as stop:
-        return _train(config, stop, resume=resume, plan=plan, run_ranks=run_ranks)
+        return _train(
+            config, stop, resume=resume, plan=plan, run_ranks=run_ranks, listening=listening
+        )
 
 
 def _train(
@@ -102,6 +106,7 @@ def _train(
     resume: bool,
     plan: Path | None,
     run_ranks: Callable[..., None],
+    listening: Listening | None,
 ) -> dict[str, Any]:
     # Check what can be checked now, before every rank loads its model.
     progress.show("checking the model")
@@ -148,10 +153,13 @@ def _train(
         given_up = None
         if trained < config.train.steps:
             host = RunHost(config, first=trained, stop=stop)
-            write_job(config.run, host.job, resume=resume, of_run=True)
+            interface = "" if listening is None else listening.interface
+            write_job(config.run, host.job, resume=resume, of_run=True, interface=interface)
             atomic.write_text(config.run / logs.POOL, host.job.pool + "\n")
             stop.allowed = True
             try:
+                if listening is not None:
+                    host.listen(listening.command(config.run.absolute()))
                 run_ranks(config, host, resume=resume)
                 given_up = host.given_up
             finally:

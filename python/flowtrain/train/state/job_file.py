@@ -1,4 +1,8 @@
-"""The file in which a run or a loop says where its job is, for the ranks that join it."""
+"""The file in which a run or a loop says where its job is, for the ranks that join it.
+
+On other hosts the job's pool is another one, and its store is reached elsewhere. So in a folder
+that several hosts share, each has a file of its own.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,8 @@ from flowtrain.train.state.ending import how_it_ended
 from flowtrain_core import list_pools
 
 JOB = "job.json"
+HOSTS = "hosts"
+"""Folder of the files of other hosts, by their names."""
 _POLL_S = 0.1
 
 
@@ -26,18 +32,30 @@ class JobFile:
 
     Attributes:
         job: The job.
+        pool_nonce: Of its pool on this host.
         resume: Whether its ranks go on from the last checkpoint.
         of_run: Whether it is of `flowtrain train`, and not of a loop.
         version: The FlowTrain that runs it.
+        interface: Address of this host that ranks on other hosts reach; empty if there are none.
     """
 
     job: Job
+    pool_nonce: int
     resume: bool
     of_run: bool
     version: str
+    interface: str
 
 
-def write_job(folder: Path, job: Job, *, resume: bool, of_run: bool = False) -> dict[str, Any]:
+def write_job(
+    folder: Path,
+    job: Job,
+    *,
+    resume: bool,
+    of_run: bool = False,
+    interface: str = "",
+    host: str | None = None,
+) -> dict[str, Any]:
     """Write where a job is, and return that.
 
     Args:
@@ -45,17 +63,28 @@ def write_job(folder: Path, job: Job, *, resume: bool, of_run: bool = False) -> 
         job: The job, whose store and pool exist.
         resume: Whether its ranks go on from the last checkpoint.
         of_run: Whether it is of `flowtrain train`, and not of a loop.
+        interface: Address of this host that ranks on other hosts reach; empty if there are none.
+        host: Name of this host, if the folder is that of another host's job.
     """
     found = {
         "run": str(folder),
         "address": job.address,
         "nonce": job.nonce,
+        "pool_nonce": next(pool.nonce for pool in list_pools() if pool.name == job.pool),
         "resume": resume,
         "of_run": of_run,
         "version": flowtrain_core.__version__,
+        "interface": interface,
     }
-    atomic.write_text(folder / JOB, json.dumps(found) + "\n")
+    path = job_path(folder, host)
+    path.parent.mkdir(exist_ok=True)
+    atomic.write_text(path, json.dumps(found) + "\n")
     return found
+
+
+def job_path(folder: Path, host: str | None = None) -> Path:
+    """Path of the file of a host; of the host of the job without a name."""
+    return folder / JOB if host is None else folder / HOSTS / f"{host}.json"
 
 
 def wait_for_job(folder: Path, *, timeout_s: float) -> JobFile:
@@ -67,10 +96,11 @@ def wait_for_job(folder: Path, *, timeout_s: float) -> JobFile:
     end = time.monotonic() + timeout_s
     said = False
     while True:
-        if (found := _read(folder / JOB)) is not None and _lives(found.job):
-            return found
+        for path in (job_path(folder), *sorted(folder.joinpath(HOSTS).glob("*.json"))):
+            if (found := read_job(path)) is not None and _lives(found):
+                return found
         if not said:
-            _check_not_ended(folder, found)
+            _check_not_ended(folder, read_job(job_path(folder)))
             print(f"flowtrain: waits for a run or a loop in {folder}", file=sys.stderr, flush=True)
             said = True
         if time.monotonic() > end:
@@ -87,19 +117,23 @@ def _check_not_ended(folder: Path, found: JobFile | None) -> None:
         raise ConfigError(f"--job {text}")
 
 
-def _read(path: Path) -> JobFile | None:
+def read_job(path: Path) -> JobFile | None:
+    """Contents of such a file; None if there is none."""
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError:
         return None
     return JobFile(
         job=Job(found["address"], found["nonce"]),
+        pool_nonce=found.get("pool_nonce", 0),
         resume=found["resume"],
         of_run=found.get("of_run", False),
         version=found.get("version", ""),
+        interface=found.get("interface", ""),
     )
 
 
-def _lives(job: Job) -> bool:
-    """Whether the process that hosts a job lives."""
-    return any(pool.name == job.pool and pool.alive for pool in list_pools())
+def _lives(found: JobFile) -> bool:
+    """Whether the pool of a job is on this host, and its processes live."""
+    pools = [pool for pool in list_pools() if pool.name == found.job.pool]
+    return any(pool.alive and pool.nonce == found.pool_nonce for pool in pools)
