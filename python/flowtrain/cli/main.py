@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import os
 import sys
@@ -38,7 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def command() -> int:
     """The program `flowtrain`: `main`, in a process that ends with it."""
     end_silently()
-    return main()
+    try:
+        return main()
+    finally:
+        # With torch imported, the garbage collections at the end of the interpreter take a second.
+        gc.freeze()
 
 
 def _main(argv: Sequence[str] | None) -> int:

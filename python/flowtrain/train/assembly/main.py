@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import traceback
@@ -117,4 +118,6 @@ def print_failure(label: str, error: BaseException) -> None:
 
 
 if __name__ == "__main__":
+    # Excludes what was imported from garbage collections, here and at the end of the process.
+    gc.freeze()
     main()
