@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -57,8 +58,10 @@ def build(kind: type[T], tree: Mapping[str, Any], *, source: str) -> T:
         ConfigError: A field is unknown, missing, or of the wrong type or value.
     """
     _check_names(tree, kind, (), source)
+    # mypy does not take `type[T]` as hashable.
+    checker: TypeAdapter[T] = _checker(cast("Any", kind))
     try:
-        return TypeAdapter(kind).validate_python(tree)
+        return checker.validate_python(tree)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
@@ -67,6 +70,12 @@ def build(kind: type[T], tree: Mapping[str, Any], *, source: str) -> T:
         if first["type"] == "missing":
             raise ConfigError(f"{source}: {field} is missing; set it") from error
         raise ConfigError(f"{source}: {field}={first['input']!r}: {first['msg']}") from error
+
+
+@functools.cache
+def _checker(kind: Any) -> TypeAdapter[Any]:
+    # Takes longer to make than what it creates.
+    return TypeAdapter(kind)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
