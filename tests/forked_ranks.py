@@ -15,6 +15,7 @@ from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 from fork_server import SERVER
+from forked import redirect
 from support import nothing_left
 
 from flowtrain import parent
@@ -167,9 +168,7 @@ def _rank(arguments: list[str], rank: int, size: int, log: str, joins: bool) -> 
 
     # The server ends with the tests.
     parent.end_with(os.getppid())
-    with open(log, "wb") as file:
-        for stream in (1, 2):
-            os.dup2(file.fileno(), stream)
+    redirect((log, log))
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
     if joins:
         os.environ[LAUNCHER_PID] = str(os.getppid())

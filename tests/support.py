@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import yaml
+from forked import ForkedProcess, opened, start_command
 from numpy.typing import NDArray
 from terminals import Terminal
 
@@ -96,36 +97,47 @@ class Run:
     started: ClassVar[list[Run]] = []
 
     def __init__(
-        self, tree: dict[str, Any], *, resume: bool = False, on_terminal: bool = False
+        self,
+        tree: dict[str, Any],
+        *,
+        resume: bool = False,
+        on_terminal: bool = False,
+        executed: bool = False,
     ) -> None:
-        """On a terminal, standard output and standard error are one."""
+        """Start it.
+
+        Args:
+            tree: Configuration of the run.
+            resume: Resume from the latest checkpoint.
+            on_terminal: Standard output and standard error are one terminal.
+            executed: Execute the command and its ranks, which takes seconds, instead of forking.
+        """
         self.folder = Path(tree["run"])
         config = self.folder.with_suffix(".yaml")
         config.write_text(yaml.safe_dump(tree))
-        paths = filter(None, [os.environ.get("PYTHONPATH")])
+        words = ["train", str(config), *(["--resume"] if resume else [])]
+        # `debug.fault` names functions of `faults.py`.
+        paths = filter(None, [str(TESTS), os.environ.get("PYTHONPATH")])
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
         self._terminal = Terminal() if on_terminal else None
-        output = self._terminal.theirs if self._terminal is not None else subprocess.PIPE
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "flowtrain", "train", str(config)),
-                *(["--resume"] if resume else []),
-            ],
-            stdout=output,
-            stderr=output,
-            text=True,
-            # `debug.fault` names functions of `faults.py`.
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *paths])},
-            start_new_session=True,
+        self._streams = (
+            (os.ttyname(self._terminal.theirs),) * 2
+            if self._terminal is not None
+            else (str(self.folder.with_suffix(".out")), str(self.folder.with_suffix(".err")))
         )
+        start = _executed if executed else start_command
+        self.process: ForkedProcess | subprocess.Popen[bytes] = start(words, env, self._streams)
         self.started.append(self)
 
     def wait(self, timeout_s: float = 180.0) -> tuple[int, str]:
         """Exit code and standard error; `output` is the standard output from then on."""
-        self.output, errors = self.process.communicate(timeout=timeout_s)
+        code = self.process.wait(timeout_s)
         if self._terminal is not None:
-            errors = self._terminal.shown()
+            self.output = errors = self._terminal.shown()
             self._terminal = None
-        return self.process.returncode, errors
+        else:
+            self.output, errors = (Path(stream).read_text() for stream in self._streams)
+        return code, errors
 
     def succeed(self) -> list[dict[str, Any]]:
         """Wait until the run succeeds; return the metrics of every step."""
@@ -150,30 +162,53 @@ class Run:
         """Pid of every rank, by its name."""
         found = {}
         for pid in descendants(self.process.pid):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if b"--world" in words:
-                rank = dict(
-                    line.split(b"=", 1)
-                    for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                    if b"=" in line
-                )[b"RANK"]
-                found[f"{words[words.index(b'--world') + 1].decode()}.{rank.decode()}"] = pid
+            # Processes that a rank has started write to its log too, and are in its session.
+            if (log := self.log_of(pid)) is not None and os.getsid(pid) == pid:
+                found[self._rank_of(log)] = pid
         return found
 
     def errors(self) -> dict[str, str]:
         """Standard error of every rank, by its name."""
-        found = {}
-        for path in self.folder.glob("logs/*/*/*/*/*/stderr.log"):
-            # The folder of a world, or of an encoder rank that comes and goes.
-            name = path.parts[-5]
-            found[name if "." in name else f"{name}.{path.parts[-2]}"] = path.read_text()
-        return found
+        logs = self.folder.glob("logs/*/*/*/*/*/stderr.log")
+        return {self._rank_of(log): log.read_text() for log in logs}
+
+    def log_of(self, pid: int) -> Path | None:
+        """The log of a rank, if this process writes to it."""
+        with suppress(OSError):
+            log = Path(f"/proc/{pid}/fd/2").readlink()
+            if log.is_relative_to(self.folder / "logs"):
+                return log
+        return None
+
+    @staticmethod
+    def _rank_of(log: Path) -> str:
+        """Name of the rank with this log."""
+        # The folder of a world, or of an encoder rank that comes and goes.
+        name = log.parts[-5]
+        return name if "." in name else f"{name}.{log.parts[-2]}"
 
     def kill_all(self) -> None:
         for pid in [self.process.pid, *descendants(self.process.pid)]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.process.communicate()
+        self.wait()
+
+
+def _executed(
+    words: Sequence[str], env: dict[str, str], streams: tuple[str, str]
+) -> subprocess.Popen[bytes]:
+    out, err = map(opened, streams)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "flowtrain", *words],
+            stdout=out,
+            stderr=err,
+            env=env,
+            start_new_session=True,
+        )
+    finally:
+        os.close(out)
+        os.close(err)
 
 
 @contextmanager
@@ -184,11 +219,10 @@ def end_runs() -> Iterator[None]:
     finally:
         while Run.started:
             run = Run.started.pop()
-            # Ranks outlive a killed launcher; the command of each has the folder of its run.
-            config = os.fsencode(run.folder / "config.yaml")
+            # Ranks outlive a killed launcher.
             for pid in processes():
-                with suppress(OSError):
-                    if config in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                if run.log_of(pid) is not None:
+                    with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             if run.process.poll() is None:
                 run.kill_all()

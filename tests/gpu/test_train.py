@@ -68,7 +68,7 @@ def test_rows_in_memory_of_the_device_change_no_loss(flow: dict[str, int], tmp_p
             model={"device": "cuda"},
             pool={"tier": tier, "scale": 1.0},
         )
-        return Run(tree)
+        return Run(tree, executed=True)
 
     host, device = run("host"), run("device")
     wanted, found = host.succeed(), device.succeed()
@@ -82,9 +82,12 @@ def test_rows_in_memory_of_the_device_change_no_loss(flow: dict[str, int], tmp_p
 def test_ranks_that_share_a_device_log_it_and_agree_with_the_host(tmp_path: Path) -> None:
     write_tiny_data(tmp_path / "data", text_only=0.2, multi_image=0.2)
     flow = {"encoder_ranks": 2, "backbone_ranks": 2}
-    host = Run(run_tree(tmp_path / "host", tmp_path / "data", flow=flow)).succeed()
+    host = Run(run_tree(tmp_path / "host", tmp_path / "data", flow=flow), executed=True).succeed()
     # More ranks than devices is certain only with one device; with more, NCCL is tested instead.
-    run = Run(run_tree(tmp_path / "device", tmp_path / "data", flow=flow, model={"device": "cuda"}))
+    run = Run(
+        run_tree(tmp_path / "device", tmp_path / "data", flow=flow, model={"device": "cuda"}),
+        executed=True,
+    )
     device = run.succeed()
     said = run.errors()
     print(said)

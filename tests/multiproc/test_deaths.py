@@ -1,4 +1,8 @@
-"""If a rank is killed, the other ranks end, name it, and leave nothing behind."""
+"""If a rank is killed, the other ranks end, name it, and leave nothing behind.
+
+Launcher and ranks are forks of the fork server of the tests, but where rank colocated.0
+or the launcher is killed: there they are executed.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +34,7 @@ def long_run(
     *,
     on_terminal: bool = False,
     sharding: str = "replicated",
+    executed: bool = False,
     **debug: float | str,
 ) -> Run:
     tree = run_tree(
@@ -40,7 +45,7 @@ def long_run(
         parallel={module: {"sharding": sharding} for module in ("encoder", "backbone")},
         debug=debug,
     )
-    return Run(tree, on_terminal=on_terminal)
+    return Run(tree, on_terminal=on_terminal, executed=executed)
 
 
 def kill_and_check(run: Run, victim: str) -> str:
@@ -77,7 +82,8 @@ def test_a_killed_rank_ends_the_run_and_is_named(victim: str, tmp_path: Path, da
     layout = COLOCATED if victim.startswith("colocated") else DECOUPLED
     with nothing_left():
         # Delays: ranks wait for each other for records and for decisions.
-        run = long_run(tmp_path, data, layout, on_terminal=True, delay_ms=20.0)
+        executed = victim == "colocated.0"
+        run = long_run(tmp_path, data, layout, on_terminal=True, executed=executed, delay_ms=20.0)
         run.wait_for_steps(3)
         errors = kill_and_check(run, victim)
         # What a rank prints, the bar, and the end have rows of their own.
@@ -119,7 +125,8 @@ def test_a_rank_killed_while_its_peer_is_inside_a_collective_is_named(
 
 def test_a_killed_launcher_ends_every_rank(tmp_path: Path, data: Path) -> None:
     with nothing_left():
-        run = long_run(tmp_path, data, delay_ms=20.0)
+        layout = {"encoder_ranks": 1, "backbone_ranks": 1}
+        run = long_run(tmp_path, data, layout, executed=True, delay_ms=20.0)
         run.wait_for_steps(2)
         ranks = descendants(run.process.pid)
         run.process.kill()
@@ -127,7 +134,7 @@ def test_a_killed_launcher_ends_every_rank(tmp_path: Path, data: Path) -> None:
         while any(Path(f"/proc/{pid}").exists() for pid in ranks):
             assert time.monotonic() < end
             time.sleep(0.1)
-        run.process.communicate()
+        run.wait()
         assert all("rank host" in text for text in run.errors().values())
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from forked import start_program
 from support import imported
 
 from flowtrain.data.order import SampleOrder
@@ -18,13 +17,7 @@ PROGRAM = Path(__file__).with_name("packed_loop.py")
 
 def run(folder: Path, attempt: str, *, dies_at: int = -1) -> list[int]:
     """Exit codes of both ranks."""
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(folder), str(rank), attempt, str(dies_at)],
-            stderr=subprocess.DEVNULL if dies_at >= 0 else None,
-        )
-        for rank in range(2)
-    ]
+    ranks = [start_program(PROGRAM, folder, rank, attempt, dies_at) for rank in range(2)]
     return [rank.wait(timeout=100) for rank in ranks]
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import start_program
 
 PROGRAM = Path(__file__).with_name("packed_ranks.py")
 
@@ -18,10 +17,7 @@ Found = tuple[dict[str, Any], dict[str, Any]]
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     folder = tmp_path_factory.mktemp("ranks")
-    ranks = [
-        subprocess.Popen([sys.executable, str(PROGRAM), str(folder), str(rank)])
-        for rank in range(2)
-    ]
+    ranks = [start_program(PROGRAM, folder, rank) for rank in range(2)]
     assert [rank.wait(timeout=100) for rank in ranks] == [0, 0]
     zero, one = (json.loads((folder / f"{rank}.json").read_text()) for rank in range(2))
     return zero, one

@@ -126,7 +126,8 @@ def test_sigterm_to_every_process_saves_the_run_and_a_resume_writes_equal_logs(
         )
 
     trained(tree("whole"))
-    stopped = Run(tree("stopped", delay_ms=50.0), on_terminal=True)
+    # As users start it: with the masks, handlers and readers of executed processes.
+    stopped = Run(tree("stopped", delay_ms=50.0), on_terminal=True, executed=True)
     stopped.wait_for_steps(2)
     below = descendants(stopped.process.pid)
     for process in [*below, stopped.process.pid]:
@@ -142,8 +143,7 @@ def test_sigterm_to_every_process_saves_the_run_and_a_resume_writes_equal_logs(
         assert any(row.startswith(f"flowtrain: {said}") for row in rows(errors)), errors
     # The demo and benchmarks have no --resume of their own.
     assert f"`flowtrain train {stopped.folder}/config.yaml --resume`" in errors
-    resumed = trained(tree("stopped"), resume=True)
-    assert len(resumed) == 12
+    assert len(Run(tree("stopped"), resume=True, executed=True).succeed()) == 12
     for file in ("metrics.jsonl", "final/model.safetensors"):
         whole, again = ((tmp_path / run / file).read_bytes() for run in ("whole", "stopped"))
         assert whole == again, file

@@ -32,10 +32,16 @@ def test_a_forked_rank_that_ends_before_it_joins_is_named(tmp_path: Path, data: 
     assert "encoder.0 ends: SystemExit" in error
 
 
-def test_a_forked_rank_starts_with_the_modules_of_its_model() -> None:
-    name = "transformers.models.qwen3_vl.modeling_qwen3_vl"
-    # Code and no function of this file, which would import what the file imports.
-    rank = SERVER.Process(target=exec, args=(f"import sys; sys.exit({name!r} not in sys.modules)",))
+# Code and no function of this file, which would import what the file imports.
+IN_A_FORK = """
+import os, sys
+assert "transformers.models.qwen3_vl.modeling_qwen3_vl" in sys.modules
+assert len(os.listdir(f"/proc/{os.getppid()}/task")) == 1
+"""
+
+
+def test_a_fork_starts_with_the_modules_of_its_model_and_from_a_process_of_one_thread() -> None:
+    rank = SERVER.Process(target=exec, args=(IN_A_FORK,))
     rank.start()
     rank.join()
     assert rank.exitcode == 0

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from forked import start_program
 from support import imported, torch_world
 from transformers.utils import ModelOutput
 
@@ -30,12 +28,7 @@ def loop() -> ModuleType:
 
 def run(folder: Path, how: str) -> dict[str, Any]:
     with torch_world(2) as world:
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, str(PROGRAM), str(folder), str(rank), how], env=os.environ | world
-            )
-            for rank in range(2)
-        ]
+        ranks = [start_program(PROGRAM, folder, rank, how, **world) for rank in range(2)]
         assert [rank.wait(timeout=100) for rank in ranks] == [0, 0]
     name = {"resume": "resumed.pt", "start": "whole.pt"}[how]
     return torch.load(folder / name)

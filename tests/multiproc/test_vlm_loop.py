@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from forked import start_program
 from plain_processor import processor_of
-from support import TESTS, imported, one_thread, torch_world
+from support import imported, one_thread, torch_world
 
 from flowtrain.data import VlmCollator
 from flowtrain.data.digits import write_digits
@@ -40,15 +38,9 @@ def write_data(folder: Path, loop: ModuleType, family: str = "qwen3_vl") -> None
 
 def run(folder: Path) -> dict[tuple[str, str], dict[str, torch.Tensor]]:
     """Weights by loop, and by whether it was resumed."""
-    paths = [str(TESTS.parent / "benchmarks"), os.environ.get("PYTHONPATH", "")]
-    given = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     with torch_world(2) as world:
         ranks = [
-            subprocess.Popen(
-                [sys.executable, str(PROGRAM), str(folder), str(rank)],
-                env=os.environ | world | given,
-            )
-            for rank in range(2)
+            start_program(PROGRAM, folder, rank, OMP_NUM_THREADS="1", **world) for rank in range(2)
         ]
         assert [rank.wait(timeout=200) for rank in ranks] == [0, 0]
     found: dict[tuple[str, str], dict[str, torch.Tensor]] = torch.load(folder / "found.pt")
