@@ -131,17 +131,21 @@ async def _host(folder: Path, found: JobFile, at: Endpoint, stops: Stops) -> Non
             await first_of(gateway.failure(), _until_left(pool))
         finally:
             say(core.explain())
-            await gateway.close(f"host {at.name} has ended" if _is_hosted(pool) else _ENDED)
+            await gateway.close(_why_ended(pool) or f"host {at.name} has ended")
 
 
 async def _until_left(pool: Pool) -> None:
     """Wait until the process that hosts the job has left its pool."""
-    while _is_hosted(pool):
+    while not _why_ended(pool):
         await asyncio.sleep(_POLL_S)
 
 
-def _is_hosted(pool: Pool) -> bool:
-    return any(lane.label == HOST_LABEL and lane.state == "alive" for lane in pool.lanes())
+def _why_ended(pool: Pool) -> str:
+    """How the job has ended; empty if it goes on."""
+    states = [lane.state for lane in pool.lanes() if lane.label == HOST_LABEL]
+    if "alive" in states:
+        return ""
+    return "the process that hosts the run has died" if "dead" in states else _ENDED
 
 
 def _teller(facts: dict[str, Any]) -> Callable[..., Awaitable[None]]:

@@ -1,0 +1,187 @@
+"""Runs whose ranks are on two hosts: their numbers are those of one host.
+
+The other host is a folder of its own for the pool; only TCP over loopback leads there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from forked import ForkedProcess, start_command
+from forked_ranks import trained
+from support import TESTS, run_tree
+
+from flowtrain.train.state.logs import read_log
+
+LIMIT_S = 90.0
+# The backbone is divided between the hosts, and the encoder on the second one: features and their
+# gradients, collectives and checkpoints cross.
+SHARDED = {
+    "flow": {"encoder_ranks": 1, "backbone_ranks": 2, "plan_ahead": 1},
+    "parallel": {"backbone": {"sharding": "full"}},
+}
+PLACES = {"backbone.0": "here", "backbone.1": "there", "encoder.0": "there"}
+
+
+class Hosts:
+    """The commands on both hosts.
+
+    Args:
+        folder: Folder of the run and of what is beside it.
+        tree: The run.
+    """
+
+    def __init__(self, folder: Path, tree: dict[str, Any]) -> None:
+        self.folder, self.run = folder, Path(tree["run"])
+        self._config, self._token = folder / "run.yaml", folder / "token"
+        self._config.write_text(yaml.safe_dump(tree))
+        self._token.write_text("0123456789abcdef" * 2)
+        self._token.chmod(0o600)
+        self._pools = {
+            host: tempfile.mkdtemp(prefix="flowtrain-test-", dir="/dev/shm")
+            for host in ("here", "there")
+        }
+        self.processes: dict[str, ForkedProcess] = {}
+
+    def start(self, *more: str) -> None:
+        """Start both hosts, and each rank where it belongs."""
+        self._start("here", "here", "host", self._config, *more, "--listen", "127.0.0.1:0")
+        address = self.wait_for("here", "can join the run at ")
+        self._start("there", "there", "host", self.run, "--join", address, "--timeout", 30)
+        for label, host in PLACES.items():
+            world, _, rank = label.partition(".")
+            ranks = ("rank", "--job", self.run, "--world", world)
+            self._start(label, host, *ranks, RANK=rank, LOCAL_RANK="0")
+
+    def _start(self, name: str, host: str, *words: object, **env: str) -> None:
+        if words[0] == "host":
+            words += ("--name", host, "--token", self._token)
+        log = str(self.folder / f"{name}.log")
+        Path(log).unlink(missing_ok=True)  # That of a process before.
+        self.processes[name] = start_command(
+            [str(word) for word in words],
+            {
+                **os.environ,
+                # `debug.fault` names functions of `faults.py`.
+                "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.getenv("PYTHONPATH")])),
+                "FLOWTRAIN_POOL_DIR": self._pools[host],
+                "OMP_NUM_THREADS": "1",
+                **env,
+            },
+            (log, log),
+        )
+
+    def text(self, name: str) -> str:
+        log = self.folder / f"{name}.log"
+        return log.read_text() if log.exists() else ""
+
+    def wait_for(self, name: str, text: str) -> str:
+        """The rest of the line of a process that has a text, once it is there."""
+        end = time.monotonic() + LIMIT_S
+        while "\n" not in (found := self.text(name).partition(text)[2]):
+            assert self.processes[name].poll() is None, self.text(name)
+            assert time.monotonic() < end, f"no '{text}' in {self.text(name)}"
+            time.sleep(0.02)
+        return found.partition("\n")[0].strip()
+
+    def wait_for_steps(self, steps: int) -> None:
+        end = time.monotonic() + LIMIT_S
+        while len(read_log(self.run / "metrics.jsonl")) < steps:
+            assert time.monotonic() < end and self.processes["here"].poll() is None, self.logs()
+            time.sleep(0.02)
+
+    def codes(self) -> dict[str, int]:
+        """Exit codes of all processes, once they have ended."""
+        return {name: process.wait(LIMIT_S) for name, process in self.processes.items()}
+
+    def logs(self) -> str:
+        return "\n".join(f"== {name}\n{self.text(name)}" for name in self.processes)
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+        for folder in self._pools.values():
+            left = list(Path(folder).glob("*/*"))
+            shutil.rmtree(folder)
+            assert not left
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, data: Path) -> Iterator[Hosts]:
+    tree = run_tree(
+        tmp_path / "run",
+        data,
+        train={"steps": 5},
+        debug={"delay_ms": 100.0},
+        checkpoint={"every": 2},
+        **SHARDED,
+    )
+    found = Hosts(tmp_path, tree)
+    yield found
+    found.end()
+
+
+@pytest.fixture(scope="module")
+def on_one_host(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Metrics of the run on one host."""
+    folder = tmp_path_factory.mktemp("one") / "run"
+    return trained(run_tree(folder, data, train={"steps": 5}, **SHARDED))
+
+
+def test_a_run_over_two_hosts_makes_the_numbers_of_one(
+    hosts: Hosts, on_one_host: list[dict[str, Any]]
+) -> None:
+    hosts.start()
+    assert set(hosts.codes().values()) == {0}, hosts.logs()
+    assert read_log(hosts.run / "metrics.jsonl") == on_one_host
+    assert (hosts.run / "final/config.json").exists()
+
+
+@pytest.mark.deep
+def test_a_stopped_gateway_saves_the_run_which_goes_on_later(
+    hosts: Hosts, on_one_host: list[dict[str, Any]]
+) -> None:
+    hosts.start()
+    hosts.wait_for_steps(1)
+    os.kill(hosts.processes["there"].pid, signal.SIGTERM)
+    codes = hosts.codes()
+    assert codes["here"] == codes["there"] == 128 + signal.SIGTERM, hosts.logs()
+    assert "ends once" in hosts.text("there") and "which are saved" in hosts.text("here")
+    assert 0 < len(read_log(hosts.run / "metrics.jsonl")) < 5
+    hosts.start("--resume")
+    assert set(hosts.codes().values()) == {0}, hosts.logs()
+    assert read_log(hosts.run / "metrics.jsonl") == on_one_host
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("killed", "named"),
+    [
+        ("there", "host there is gone"),
+        ("here", "the process that hosts the run has died"),
+        ("backbone.1", "rank backbone.1"),
+        ("encoder.0", "rank encoder.0"),
+        ("backbone.0", "rank backbone.0"),
+    ],
+)
+def test_any_death_ends_all_processes_with_an_error_that_names_it(
+    hosts: Hosts, on_one_host: list[dict[str, Any]], killed: str, named: str
+) -> None:
+    hosts.start()
+    hosts.wait_for_steps(3)
+    hosts.processes.pop(killed).kill()
+    codes = hosts.codes()
+    assert 0 not in [code for name, code in codes.items() if name != "there"], hosts.logs()
+    assert named in hosts.logs(), hosts.logs()
+    hosts.start("--resume")
+    assert set(hosts.codes().values()) == {0}, hosts.logs()
+    assert read_log(hosts.run / "metrics.jsonl") == on_one_host
