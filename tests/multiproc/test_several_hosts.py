@@ -1,6 +1,6 @@
-"""Runs whose ranks are on two hosts: their numbers are those of one host.
+"""Runs whose ranks are on three hosts: their numbers are those of one host.
 
-The other host is a folder of its own for the pool; only TCP over loopback leads there.
+Each host is a folder of its own for its pool; only TCP over loopback leads from one to another.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from support import TESTS, run_tree
 from flowtrain.train.state.logs import read_log
 
 LIMIT_S = 90.0
-# The backbone is divided between the hosts, and the encoder on the second one: features and their
-# gradients, collectives and checkpoints cross.
+# The backbone is divided between two hosts, and the encoder is on the third: features and their
+# gradients, collectives and checkpoints cross, not all by the first host.
 SHARDED = {
     "flow": {"encoder_ranks": 1, "backbone_ranks": 2, "plan_ahead": 1},
     "parallel": {"backbone": {"sharding": "full"}},
 }
-PLACES = {"backbone.0": "here", "backbone.1": "there", "encoder.0": "there"}
+OTHERS = ("there", "far")
+PLACES = {"backbone.0": "here", "backbone.1": "far", "encoder.0": "there"}
 
 
 class Hosts:
-    """The commands on both hosts.
+    """The commands on all hosts.
 
     Args:
         folder: Folder of the run and of what is beside it.
@@ -48,15 +49,16 @@ class Hosts:
         self._token.chmod(0o600)
         self._pools = {
             host: tempfile.mkdtemp(prefix="flowtrain-test-", dir="/dev/shm")
-            for host in ("here", "there")
+            for host in ("here", *OTHERS)
         }
         self.processes: dict[str, ForkedProcess] = {}
 
     def start(self, *more: str) -> None:
-        """Start both hosts, and each rank where it belongs."""
+        """Start all hosts, and each rank where it belongs."""
         self._start("here", "here", "host", self._config, *more, "--listen", "127.0.0.1:0")
         address = self.wait_for("here", "can join the run at ")
-        self._start("there", "there", "host", self.run, "--join", address, "--timeout", 30)
+        for host in OTHERS:
+            self._start(host, host, "host", self.run, "--join", address, "--timeout", 30)
         for label, host in PLACES.items():
             world, _, rank = label.partition(".")
             ranks = ("rank", "--job", self.run, "--world", world)
@@ -137,7 +139,7 @@ def on_one_host(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[di
     return trained(run_tree(folder, data, train={"steps": 5}, **SHARDED))
 
 
-def test_a_run_over_two_hosts_makes_the_numbers_of_one(
+def test_a_run_over_several_hosts_makes_the_numbers_of_one(
     hosts: Hosts, on_one_host: list[dict[str, Any]]
 ) -> None:
     hosts.start()
@@ -155,7 +157,7 @@ def test_a_stopped_gateway_saves_the_run_which_goes_on_later(
     os.kill(hosts.processes["there"].pid, signal.SIGTERM)
     codes = hosts.codes()
     assert codes["here"] == codes["there"] == 128 + signal.SIGTERM, hosts.logs()
-    assert "ends once" in hosts.text("there") and "which are saved" in hosts.text("here")
+    assert "waits for encoder.0 to leave" in hosts.text("there") and "which are saved" in hosts.text("here")
     assert 0 < len(read_log(hosts.run / "metrics.jsonl")) < 5
     hosts.start("--resume")
     assert set(hosts.codes().values()) == {0}, hosts.logs()
@@ -180,7 +182,7 @@ def test_any_death_ends_all_processes_with_an_error_that_names_it(
     hosts.wait_for_steps(3)
     hosts.processes.pop(killed).kill()
     codes = hosts.codes()
-    assert 0 not in [code for name, code in codes.items() if name != "there"], hosts.logs()
+    assert 0 not in [code for name, code in codes.items() if name not in OTHERS], hosts.logs()
     assert named in hosts.logs(), hosts.logs()
     hosts.start("--resume")
     assert set(hosts.codes().values()) == {0}, hosts.logs()

@@ -1,11 +1,17 @@
-"""The gateway of a host: joins its pool with those of the peers that come, and that it goes to."""
+"""The gateway of a host: joins its pool with those of all other hosts of a job.
+
+The others go to the first one, which introduces them to each other.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from flowtrain.hosts.guests import Guests
@@ -39,6 +45,7 @@ class HostGateway:
         token: Of the job; whoever has it may join.
         interface: Numeric address on which peers reach it.
         tell: Takes what people should know.
+        introduces: Whether it introduces its peers to each other.
         serves: What admitted connections of other purposes get, by the purpose.
     """
 
@@ -50,10 +57,12 @@ class HostGateway:
         *,
         interface: str,
         tell: Callable[[str], None],
+        introduces: bool = False,
         serves: Mapping[str, Serve] | None = None,
     ) -> None:
         self._identity, self._token = identity, token
         self._tell = tell
+        self._introduces, self._interface = introduces, interface
         self.gateway = Gateway(pool, interface=interface)
         self._facts = Facts(
             address=self.gateway.address,
@@ -61,11 +70,13 @@ class HostGateway:
             process=self.gateway.process,
             max_cells=self.gateway.max_cells,
             rings=list(pool.rings),
+            listens="",
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._guests = Guests(pool, self.gateway)
         self._serves = serves or {}
         self._peers: dict[str, Peering] = {}
+        self._meetings: dict[str, asyncio.Task[None]] = {}
         self._gone: dict[str, list[asyncio.TimerHandle]] = {}
         self._server: asyncio.Server | None = None
         self._loop = asyncio.get_running_loop()
@@ -91,6 +102,7 @@ class HostGateway:
 
         self._server = await asyncio.start_server(accept, host, port)
         address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
+        self._facts = replace(self._facts, listens="{}:{}".format(*address))
         return address
 
     def join(self, host: str, port: int, *, timeout_s: float) -> asyncio.Task[None]:
@@ -106,13 +118,37 @@ class HostGateway:
             the two cannot be joined, and HostError if the peer refuses this host, or cannot be
             reached.
         """
-        return self._track(self._join(host, port, timeout_s))
+        return self._track(self._join_first(host, port, timeout_s))
 
     def _track(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    async def _join_first(self, host: str, port: int, timeout_s: float) -> None:
+        if self._server is None:
+            await self.listen(self._interface, 0)
+        await self._join(host, port, timeout_s)
+
+    def _meet(self, listen: dict[str, str]) -> None:
+        """Go to the hosts to which this one was introduced, if they do not come themselves."""
+        wanted = {name: at for name, at in listen.items() if name < self._identity.host}
+        for name in self._meetings.keys() - wanted:
+            self._meetings.pop(name).cancel()
+        for name in wanted.keys() - self._meetings:
+            self._meetings[name] = self._track(self._join_introduced(wanted[name]))
+
+    async def _join_introduced(self, at: str) -> None:
+        host, _, port = at.rpartition(":")
+        try:
+            await self._join(host, int(port), math.inf)
+        except (HostError, ValueError) as error:
+            self._tell(str(error))
+
+    def _introductions(self, to: Peering) -> dict[str, str]:
+        others = [peer for peer in self._peers.values() if peer is not to]
+        return {peer.name: peer.facts.listens for peer in others if peer.facts is not None}
 
     async def _join(self, host: str, port: int, timeout_s: float) -> None:
         last_s = time.monotonic()
@@ -165,6 +201,10 @@ class HostGateway:
         if self._server is not None:
             self._server.close()
         self._is_closing.set()
+        with suppress(FlowTrainError):  # Of a pool that has failed.
+            ranks = self._guests.own()
+            for peering in self._peers.values():
+                peering.tell_ranks(ranks)  # Those that have left would seem to die with this host.
         for peering in list(self._peers.values()):
             peering.close(why)
         self._tells_ranks.cancel()
@@ -191,6 +231,7 @@ class HostGateway:
             facts=self._facts,
             enter=self._enter,
             guests=self._guests,
+            meet=self._meet,
             tell=self._tell,
         )
 
@@ -241,6 +282,8 @@ class HostGateway:
                 ranks = self._guests.own()
                 for peering in self._peers.values():
                     peering.tell_ranks(ranks)
+                    if self._introduces:
+                        peering.tell_peers(self._introductions(peering))
                 await asyncio.sleep(_RANKS_S)
         except FlowTrainError as error:
             self._fail(error)

@@ -12,7 +12,7 @@ from flowtrain.hosts.guests import Guests
 from flowtrain.hosts.handshake import HostError, Session
 from flowtrain_core import Gateway
 
-_FACTS, _READY, _RANKS = "gateway", "ready", "ranks"
+_FACTS, _READY, _RANKS, _PEERS = "gateway", "ready", "ranks", "peers"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +29,8 @@ class Facts:
     """Of the pool."""
     rings: Sequence[str]
     """Of the pool, in order; both pools have the same."""
+    listens: str
+    """Where other hosts of the job can join it, `address:port`."""
 
     @staticmethod
     def parse(given: Any) -> Facts:
@@ -63,6 +65,7 @@ class Peering:
         facts: Of it.
         enter: Called before the peer is admitted.
         guests: Takes the ranks of the peer.
+        meet: Takes where the peer says that other hosts listen, by their names.
         tell: Takes what people should know.
     """
 
@@ -76,6 +79,7 @@ class Peering:
         facts: Facts,
         enter: Callable[[Peering], None],
         guests: Guests,
+        meet: Callable[[dict[str, str]], None],
         tell: Callable[[str], None],
     ) -> None:
         self.name = session.peer.host
@@ -83,8 +87,8 @@ class Peering:
         self.is_connected = False
         self.is_stalled = False
         self._gateway, self._own = gateway, facts
-        self._enter, self._guests, self._tell = enter, guests, tell
-        self._told_ranks: object = None
+        self._enter, self._guests, self._meet, self._tell = enter, guests, meet, tell
+        self._told: dict[str, object] = {}
         self._session = session
         self._control = Control(
             reader, writer, session, on_message=self._take, on_stall=self._note_stall
@@ -97,9 +101,16 @@ class Peering:
 
     def tell_ranks(self, ranks: object) -> None:
         """Tell the ranks of this host, if they are others than before."""
-        if self.facts is not None and ranks != self._told_ranks:
-            self._told_ranks = ranks
-            self._control.send({_RANKS: ranks})
+        self._tell_new(_RANKS, ranks)
+
+    def tell_peers(self, listen: dict[str, str]) -> None:
+        """Tell where other hosts listen, by their names, if these are others than before."""
+        self._tell_new(_PEERS, listen)
+
+    def _tell_new(self, what: str, value: object) -> None:
+        if self.facts is not None and value != self._told.get(what):
+            self._told[what] = value
+            self._control.send({what: value})
 
     def close(self, why: str, *, for_good: bool = True) -> None:
         """As `Control.close`."""
@@ -114,6 +125,8 @@ class Peering:
             self._tell(f"host {self.name} is connected ({self._control.path})")
         elif _RANKS in message and self.facts is not None:
             self._guests.take(self.name, message[_RANKS])
+        elif _PEERS in message and self.facts is not None:
+            self._meet(_peers(message[_PEERS]))
         else:
             raise HostError(f"a message that cannot come now: {str(message)[:80]}")
 
@@ -141,3 +154,14 @@ class Peering:
         self.is_stalled = stalled
         does = "does not answer; waiting for it" if stalled else "answers again"
         self._tell(f"host {self.name} {does} ({self._control.path})")
+
+
+def _peers(told: Any) -> dict[str, str]:
+    """Addresses of other hosts as they were sent.
+
+    Raises:
+        HostError: It is no such message.
+    """
+    if not isinstance(told, dict) or not all(isinstance(at, str) for at in told.values()):
+        raise HostError(f"its peers cannot be read: {str(told)[:80]}")
+    return told

@@ -30,7 +30,7 @@ async def main(host, does, port):
     pool = Pool.open(host, label="gateway", timeout_s=30)
     own = Identity(host=host, version="1", job="j", incarnation="1", tower="t", processor="p")
     gateway = HostGateway(
-        pool, own, b"token", interface="127.0.0.1", tell=lambda text: print(text)
+        pool, own, b"token", interface="127.0.0.1", tell=print, introduces=does == "listen"
     )
     if does == "join":
         await gateway.join("127.0.0.1", port, timeout_s=60)
@@ -132,6 +132,27 @@ def joined(hosts: tuple[Host, Host]) -> tuple[Process, Process, int]:
     told(joining, "host b is connected")
     told(listening, "host a is connected")
     return joining, listening, port
+
+
+def test_hosts_that_have_joined_meet_each_other(
+    hosts: tuple[Host, Host], spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = hosts
+    c = Host("c", spawn, monkeypatch)
+    try:
+        *_, port = joined(hosts)
+        joining = c.gateway("join", port)
+        told(joining, "host a is connected")
+        a.pool.add_segment(classes=[(4096, 1)])
+        producer, consumer = Producer(a.pool, ring="there"), Consumer(c.pool, ring="there")
+        for key in range(3):
+            producer.lease((1024,), "float32", timeout_s=60).publish(key)
+            item = consumer.get(timeout_s=60)
+            assert item.key == key
+            item.release()
+        assert in_use(b.pool) == 0
+    finally:
+        c.close()
 
 
 def test_a_reader_that_stops_bounds_both_hosts(

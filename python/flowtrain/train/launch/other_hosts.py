@@ -117,6 +117,7 @@ async def _host(folder: Path, found: JobFile, at: Endpoint, stops: Stops) -> Non
             at.token,
             interface=at.interface,
             tell=say,
+            introduces=True,
             serves={
                 ASKS: _teller(facts),
                 _STORE: to_loopback(int(job.address.rpartition(":")[2])),

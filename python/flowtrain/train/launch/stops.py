@@ -39,7 +39,7 @@ class Stops:
             await asyncio.sleep(_POLL_S)
         if ranks := self.ranks():
             name = signal.Signals(self.numbers[0]).name
-            say(f"{name}: ends once {', '.join(ranks)} have left; a second one ends it at once")
+            say(f"{name}: waits for {', '.join(ranks)} to leave; a second one ends it at once")
             self.asks()
         while self.ranks() and len(self.numbers) < 2:
             await asyncio.sleep(_POLL_S)
