@@ -1,10 +1,10 @@
-"""A frozen run with encoder ranks on a second host, emulated by namespaces on this machine.
+"""Runs over two hosts, which namespaces on this machine emulate.
 
 Each host has its own network, mounts, IPC, names and processes, /dev/shm and /run; a pair of
-virtual Ethernet devices joins them. Needs root and iproute2. One run is undisturbed; in another the
-link is cut, in a third the second host is killed as a whole: both go on with the encoder rank of
-the first.
-Each is compared with a run on one host, sample by sample.
+virtual Ethernet devices joins them. Needs root and iproute2. Runs are undisturbed, or the link is
+cut, or the second host is killed as a whole. A frozen run with encoder ranks on both hosts goes on
+without the second one. Any other run ends with an error, and goes on by a resume. Each is compared
+with a run on one host, sample by sample.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +37,9 @@ PROGRAM = [sys.executable, "-m", "flowtrain"]
 PORT = 4711
 SAMPLES, STEPS = 240, 30
 LIMIT_S = 180.0
-# Runs so long that ranks of the other host, which take seconds to start, make much of it.
-DELAY_MS = 400.0
+# Ranks of the other host take seconds to start, and are to make much of the frozen run; in the
+# other runs, there is to be a checkpoint before the event.
+DELAYS_MS = {"frozen 1 + 1": 400.0, "none": 0.0, "cut": 60.0, "kill": 60.0}
 
 
 class Host:
@@ -148,16 +151,58 @@ def wait_for(log: Path, pattern: str, since: int = 0) -> re.Match[str]:
         time.sleep(0.005)
 
 
-def tree_of(run: Path, data: Path, *, delay_ms: float) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A layout, and where its ranks are.
+
+    Attributes:
+        fields: Sections of the configuration.
+        ranks: Of each world, its ranks on the first and on the second host.
+    """
+
+    fields: dict[str, Any]
+    ranks: dict[str, tuple[int, int]]
+
+
+CASES = {
+    "frozen 1 + 1": Case(
+        {
+            "flow": {"mode": "frozen", "item_tokens": 24, "encoder_ranks": 1, "backbone_ranks": 1},
+            "pool": {"slab_bytes": 4096},
+        },
+        {},
+    ),
+    "strict 1 + 2": Case(
+        {"flow": {"encoder_ranks": 1, "backbone_ranks": 2}},
+        {"backbone": (1, 1), "encoder": (0, 1)},
+    ),
+    "strict colocated 2": Case({"flow": {"ranks": 2}}, {"colocated": (1, 1)}),
+    "strict 1 + 2, FSDP2": Case(
+        {
+            "flow": {"encoder_ranks": 1, "backbone_ranks": 2},
+            "parallel": {"backbone": {"sharding": "full"}},
+        },
+        {"backbone": (1, 1), "encoder": (0, 1)},
+    ),
+}
+ROWS = [
+    *(("frozen 1 + 1", event) for event in ("none", "cut", "kill")),
+    *(("strict 1 + 2", event) for event in ("none", "cut", "kill")),
+    ("strict colocated 2", "none"),
+    ("strict 1 + 2, FSDP2", "none"),
+]
+
+
+def tree_of(case: str, run: Path, data: Path, *, delay_ms: float) -> dict[str, Any]:
     return {
         "run": str(run),
         "model": {"config": str(data / "model")},
         "data": {"path": str(data / "train.jsonl"), "workers": 0},
         "train": {"steps": STEPS, "global_batch": 8, "microbatch_tokens": 160, "threads": 1},
         "optim": {"lr": 1e-3},
-        "flow": {"mode": "frozen", "item_tokens": 24, "encoder_ranks": 1, "backbone_ranks": 1},
-        "pool": {"slab_bytes": 4096},
+        "checkpoint": {"every": 5},
         "debug": {"delay_ms": delay_ms},
+        **CASES[case].fields,
     }
 
 
@@ -167,39 +212,94 @@ def write_tree(tree: dict[str, Any]) -> Path:
     return path
 
 
-def run_on_two(folder: Path, data: Path, event: str) -> dict[str, Any]:
-    """One run; `event` is none, cut, or kill."""
-    folder.mkdir()
-    run, token, log = folder / "run", folder / "token", folder / "log"
-    token.write_text("multihost-benchmark-token")
-    token.chmod(0o600)
-    with two_hosts() as (here, there):
-        train = here.popen(
-            *PROGRAM, "train", write_tree(tree_of(run, data, delay_ms=DELAY_MS)), log=log
-        )
-        flags = ("--token", token, "--timeout", 60)
-        here.popen(*PROGRAM, "host", run, "--listen", f"{here.address}:{PORT}", *flags, log=log)
-        wait_for(log, "other hosts can join")
-        joins = ("--join", f"{here.address}:{PORT}")
-        there.popen(*PROGRAM, "host", folder / "there", *joins, *flags, log=folder / "there.log")
-        wait_for(folder / "there.log", "host here is connected")
-        there.popen(*PROGRAM, "encoder", "--job", folder / "there", log=folder / "there.log")
-        wait_for(run / "pool", ".")
-        found: dict[str, Any] = {"event": event, "path": "tcp"}
-        if event != "none":
-            # Once its encoder rank has made some of the steps.
-            wait_for(folder / "there.log", "joining the run")
+class Run:
+    """A run over two hosts."""
+
+    def __init__(self, case: str, event: str, folder: Path, data: Path) -> None:
+        self.case, self.event, self.folder = CASES[case], event, folder
+        self.run, self.token = folder / "run", folder / "token"
+        folder.mkdir()
+        self.token.write_text("multihost-benchmark-token")
+        self.token.chmod(0o600)
+        delay_ms = DELAYS_MS.get(case, DELAYS_MS[event])
+        self.config = write_tree(tree_of(case, self.run, data, delay_ms=delay_ms))
+        self.row: dict[str, Any] = {"case": case, "event": event, "path": "tcp"}
+
+    def log(self, name: str) -> Path:
+        return self.folder / name
+
+    def go(self) -> dict[str, Any]:
+        with two_hosts() as hosts:
+            code = self._attempt(*hosts)
+        if self.event != "none" and self.case.ranks:
+            assert code != 0
+            with two_hosts() as hosts:
+                self.event = "none"
+                code = self._attempt(*hosts, "--resume")
+        assert code == 0, self.log("here").read_text()[-4000:]
+        return self.row
+
+    def _attempt(self, here: Host, there: Host, *more: str) -> int:
+        for log in ("here", "there"):
+            self.log(log).unlink(missing_ok=True)
+        flags = ("--token", self.token, "--timeout", 60)
+        listens = ("--listen", f"{here.address}:{PORT}", *flags)
+        if self.case.ranks:
+            command = ("host", self.config, *more, *listens)
+            run = here.popen(*PROGRAM, *command, log=self.log("here"))
+        else:
+            run = here.popen(*PROGRAM, "train", self.config, log=self.log("here"))
+            here.popen(*PROGRAM, "host", self.run, *listens, log=self.log("here"))
+        wait_for(self.log("here"), "other hosts can join")
+        # A frozen run needs no folder that both hosts share.
+        folder = self.run if self.case.ranks else self.folder / "elsewhere"
+        joins = ("--join", f"{here.address}:{PORT}", *flags)
+        there.popen(*PROGRAM, "host", folder, *joins, log=self.log("there"))
+        wait_for(self.log("there"), "host here is connected")
+        if self.case.ranks:
+            self._start_ranks(here, there)
+        else:
+            there.popen(*PROGRAM, "encoder", "--job", folder, log=self.log("there"))
+        if self.event != "none":
+            self._disturb(here, there)
+        code = run.wait(LIMIT_S)
+        if self.event == "none" and not more:
+            sent = wait_for(self.log("there"), r"sent (\d+) items of (\d+) bytes; received")
+            self.row |= {"items_sent": int(sent[1]), "bytes_through_pool": int(sent[2])}
+            self.row["veth_bytes"] = here.bytes_on_link()
+        return code
+
+    def _start_ranks(self, here: Host, there: Host) -> None:
+        for number, (world, ranks) in enumerate(self.case.ranks.items()):
+            used = [(host, n) for host, n in zip((here, there), ranks, strict=True) if n]
+            first, _ = used[0]
+            for node, (host, count) in enumerate(used):
+                host.popen(
+                    *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(used)}"),
+                    *(f"--node-rank={node}", f"--nproc-per-node={count}"),
+                    *(f"--master-addr={first.address}", f"--master-port={29500 + number}"),
+                    *("-m", "flowtrain", "rank", "--job", self.run, "--world", world),
+                    log=self.log(f"{world}-{node}"),
+                )
+
+    def _disturb(self, here: Host, there: Host) -> None:
+        """Cut the link or kill the other host, once that has made some of the steps."""
+        if self.case.ranks:
+            end = time.monotonic() + LIMIT_S
+            while len(read_log(self.run / "metrics.jsonl")) < 8:
+                assert time.monotonic() < end, self.log("here").read_text()
+                time.sleep(0.05)
+        else:
+            wait_for(self.log("there"), "joining the run")
             time.sleep(10)
-            seen, start = len(log.read_text()), time.monotonic()
-            there.kill() if event == "kill" else here.ip("link", "set", here.device, "down")
-            wait_for(log, "host there .* is lost", seen)
-            found["detect_s"] = round(time.monotonic() - start, 3)
-        assert train.wait(LIMIT_S) == 0, log.read_text()[-4000:]
-        if event == "none":
-            sent = wait_for(folder / "there.log", r"sent (\d+) items of (\d+) bytes")
-            found |= {"items_sent": int(sent[1]), "bytes_through_pool": int(sent[2])}
-            found["veth_bytes"] = here.bytes_on_link()
-    return found
+        seen, start = len(self.log("here").read_text()), time.monotonic()
+        there.kill() if self.event == "kill" else here.ip("link", "set", here.device, "down")
+        told = wait_for(self.log("here"), "host there .* is lost.*", seen)
+        self.row["detect_s"] = round(time.monotonic() - start, 3)
+        if self.case.ranks:
+            error = wait_for(self.log("here"), "the run ended early.*", seen)
+            self.row["error_s"] = round(time.monotonic() - start, 3)
+            self.row["error"] = f"{told[0]}; {error[0]}"
 
 
 def compare(run: Path, base: Path) -> dict[str, Any]:
@@ -220,26 +320,31 @@ def compare(run: Path, base: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print nothing but the last line")
+    parser.add_argument("--match", default="*", help="cases to run, such as 'strict*'")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="flowtrain-multihost-"))
     try:
         data = folder / "data"
         data.mkdir()
         write_digits(data, train=SAMPLES, heldout=4, seed=3, sizes=SMALLEST)
-        base = folder / "base"
-        subprocess.run(
-            [*PROGRAM, "train", write_tree(tree_of(base, data, delay_ms=0.0))],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        bases: dict[str, Path] = {}
         rows = []
-        for event in ("none", "cut", "kill"):
-            row = run_on_two(folder / event, data, event)
-            row |= compare(folder / event / "run", base)
-            rows.append(row)
+        for number, (case, event) in enumerate(ROWS):
+            if not fnmatch(case, given.match):
+                continue
+            if case not in bases:
+                bases[case] = folder / f"base-{number}"
+                tree = tree_of(case, bases[case], data, delay_ms=0.0)
+                subprocess.run(
+                    [*PROGRAM, "train", write_tree(tree)],
+                    check=True,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+            run = Run(case, event, folder / f"run-{number}", data)
+            rows.append(run.go() | compare(run.run, bases[case]))
             if not given.json:
-                print(row, flush=True)
+                print(rows[-1], flush=True)
         print(json.dumps({"benchmark": "multihost", "runs": rows, **conditions()}))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

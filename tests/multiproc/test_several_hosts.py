@@ -157,7 +157,9 @@ def test_a_stopped_gateway_saves_the_run_which_goes_on_later(
     os.kill(hosts.processes["there"].pid, signal.SIGTERM)
     codes = hosts.codes()
     assert codes["here"] == codes["there"] == 128 + signal.SIGTERM, hosts.logs()
-    assert "waits for encoder.0 to leave" in hosts.text("there") and "which are saved" in hosts.text("here")
+    assert "waits for encoder.0 to leave" in hosts.text(
+        "there"
+    ) and "which are saved" in hosts.text("here")
     assert 0 < len(read_log(hosts.run / "metrics.jsonl")) < 5
     hosts.start("--resume")
     assert set(hosts.codes().values()) == {0}, hosts.logs()
