@@ -264,8 +264,10 @@ class Run:
             self._disturb(here, there)
         code = run.wait(LIMIT_S)
         if self.event == "none" and not more:
-            sent = wait_for(self.log("there"), r"sent (\d+) items of (\d+) bytes; received")
-            self.row |= {"items_sent": int(sent[1]), "bytes_through_pool": int(sent[2])}
+            pattern = r"sent (\d+) items of (\d+) bytes, .* received (\d+) of (\d+) bytes"
+            found = wait_for(self.log("there"), pattern)
+            self.row["items"] = int(found[1]) + int(found[3])
+            self.row["bytes_through_pool"] = int(found[2]) + int(found[4])
             self.row["veth_bytes"] = here.bytes_on_link()
         return code
 

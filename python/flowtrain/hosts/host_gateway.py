@@ -21,7 +21,7 @@ from flowtrain_core import FlowTrainError, Gateway, Pool
 
 RETRY_S = 0.2
 # The ranks of a peer that does not come back in this time have died.
-RETURN_S = 3.0
+RETURN_S = 2.0
 # A peer that does not come back in this time is forgotten: what it was to get goes back.
 FORGET_S = 60.0
 _WAIT_S = 1.0

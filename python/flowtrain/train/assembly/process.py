@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from flowtrain.train.assembly.events import record_events
 from flowtrain.train.assembly.modules import begin_modules, build_module
 from flowtrain.train.assembly.reads import reads_of
 from flowtrain.train.control.ending import EndOfProcess
-from flowtrain.train.control.job import FIRST_STEP, LAUNCHER_PID, READY, Job
+from flowtrain.train.control.job import FIRST_STEP, LAUNCHER_PID, ON_HOST, READY, Job
 from flowtrain.train.control.process_group import start_world
 from flowtrain.train.control.threads import rank_threads
 from flowtrain.train.input.reads import SampleReads
@@ -87,6 +88,9 @@ class RankProcess:
             ending=EndOfProcess(f"{world}.{rank}"),
             elastic=config.elastic,
         )
+        if interface:
+            key = f"{ON_HOST}/{self.membership.label}"
+            self.membership.store.put(key, socket.gethostname())
         self.world = self.membership.world
         self.checkpoint = latest(config.run) if resume else None
         self.first = 0

@@ -21,6 +21,8 @@ FIRST_STEP = "first_step"
 """Key of the step to which the launcher has cut the logs."""
 ATTEMPT = "attempt"
 """Key of the number of this start of the run, from 0."""
+ON_HOST = "on_host"
+"""Where ranks are on several hosts, `ON_HOST/RANK` is the name of that of a rank."""
 LAUNCHER_PID = "FLOWTRAIN_LAUNCHER"
 """Environment variable of a rank that the launcher started: the launcher's process."""
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shlex
+import socket
 from pathlib import Path
 
 from flowtrain.config.layout import WorldLayout
 from flowtrain.config.schema import RunConfig
-from flowtrain.train.control.job import ENDED, GATEWAY_LABEL, HOST_LABEL
+from flowtrain.train.control.job import ENDED, GATEWAY_LABEL, HOST_LABEL, ON_HOST
 from flowtrain.train.control.seats import Seats, comes_and_goes
+from flowtrain.train.control.store import JobStore
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import RunHost
+from flowtrain_core import LaneInfo
 
 _POLL_S = 0.2
 
@@ -104,9 +107,7 @@ def wait_for_ranks(config: RunConfig, host: RunHost) -> None:
         if (dead := host.pool.wait_dead(timeout_s=_POLL_S)) is not None:
             if config.elastic and comes_and_goes(dead.label):
                 continue
-            key = f"failed/{dead.label}"
-            reason = store.get(key, writer=dead.label) if store.has(key) else "it died"
-            raise RunFailed(f"the run ended early; rank {dead.label} (pid {dead.pid}): {reason}")
+            raise RunFailed(f"the run ended early; {_described(dead, store)}")
         alive = {lane.label for lane in host.pool.lanes() if lane.state == "alive"}
         # A rank leaves the pool after all ranks are done.
         alive -= {HOST_LABEL, GATEWAY_LABEL}
@@ -114,3 +115,12 @@ def wait_for_ranks(config: RunConfig, host: RunHost) -> None:
             alive = {label for label in alive if not comes_and_goes(label)}
         if not alive and all(store.has(f"done/{label}") for label in labels):
             return
+
+
+def _described(dead: LaneInfo, store: JobStore) -> str:
+    """A rank that died, and why, as far as it is known."""
+    reason, host = store.read([f"failed/{dead.label}", f"{ON_HOST}/{dead.label}"])
+    where = "" if host is None else f" on host {host}"
+    is_elsewhere = host not in (None, socket.gethostname())
+    died = "it died, or its host is lost" if is_elsewhere else "it died"
+    return f"rank {dead.label} (pid {dead.pid}{where}): {reason or died}"
