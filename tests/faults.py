@@ -212,17 +212,17 @@ def die_within_record() -> None:
 
 
 def stop_before_publish() -> None:
-    """Stop encoder rank 0 when it has encoded its third item, and `hold`."""
+    """Stop encoder rank 0 when it has encoded an item, and `hold`."""
     hold()
     if os.environ["RANK"] == "0":
-        _before(Board, "publish", 3, _stop)
+        _before(Board, "publish", 1, _stop)  # On a busy machine it may get few.
 
 
 def stop_before_record() -> None:
-    """Stop encoder rank 0 when the board says that its third item is published, and `hold`."""
+    """Stop encoder rank 0 when the board says that an item of it is published, and `hold`."""
     hold()
     if os.environ["RANK"] == "0":
-        _before(EncoderPart, "put", 3, _stop)
+        _before(EncoderPart, "put", 1, _stop)
 
 
 def die_in_seventh_step() -> None:
