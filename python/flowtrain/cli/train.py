@@ -102,7 +102,9 @@ def _configured(given: argparse.Namespace) -> RunConfig:
     if given.plan is not None:
         from flowtrain.train.launch.planned import planned
 
-        config = planned(config, given.plan, given=given_fields(given.config, given.overrides))
+        fields = given_fields(given.config, given.overrides)
+        hosts = getattr(given, "listen", None) is not None
+        config = planned(config, given.plan, given=fields, hosts=hosts)
     return config
 
 

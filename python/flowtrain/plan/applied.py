@@ -28,7 +28,9 @@ _RUN_FIELDS = {
 }
 
 
-def with_plan(config: RunConfig, path: Path, *, given: Collection[str] = ()) -> RunConfig:
+def with_plan(
+    config: RunConfig, path: Path, *, given: Collection[str] = (), hosts: bool = False
+) -> RunConfig:
     """The configuration of a run with the layout of a plan.
 
     Args:
@@ -36,12 +38,19 @@ def with_plan(config: RunConfig, path: Path, *, given: Collection[str] = ()) -> 
         path: A `plan.json`.
         given: Fields of the run that were given, as `load_given` names them; others have defaults.
             A value that is no default counts as given.
+        hosts: Whether the run can have several hosts.
 
     Raises:
-        ConfigError: The file is unusable; the plan is for another model, run or number of ranks; or
-            FlowTrain does not run its layout. The message names the field.
+        ConfigError: The file is unusable; the plan is for another model, run or number of ranks, or
+            for more than one host; or FlowTrain does not run its layout. The message names the
+            field.
     """
     file = read_plan(path)
+    require(
+        hosts or file.nodes == 1,
+        f"{path}: nodes={file.nodes}: the plan is for several hosts; start its run by `flowtrain "
+        "host RUN.yaml --plan ... --listen ADDRESS:PORT`, as docs/hosts.md shows",
+    )
     _check_model(file, config, path)
     layout = run_layout(file, source=str(path))
     _check_run(file.run, PlannedRun.of(config), path)
@@ -61,12 +70,9 @@ def run_layout(file: PlanFile, *, source: str) -> RunLayout:
         f"{source}: model_type={file.untrained} has no family, so that no run can train with this "
         "plan; plan a model that has one, or write one, as docs/families.md shows",
     )
-    unmet = list(file.plan.not_run)
-    if file.nodes > 1:
-        unmet.append(f"nodes={file.nodes} (a run has one host)")
     require(
-        not unmet,
-        f"{source}: {', '.join(unmet)}: modelled, and not run by FlowTrain yet; run "
+        not file.plan.not_run,
+        f"{source}: {', '.join(file.plan.not_run)}: modelled, and not run by FlowTrain yet; run "
         "`flowtrain plan` with --only-run for the best layout that it runs",
     )
     return RunLayout.of_plan(file.plan)

@@ -134,14 +134,7 @@ def answer_request(
             f"{target.space.runtime.name} runs; leave one of them out",
         )
         config = target.planned_for(config)
-    if request.only_run:
-        cluster = _one_node(cluster)
     others = gpu_budgets(request.budgets, cluster) if request.budgets else []
-    require(
-        not request.only_run or all(other.gpus <= cluster.gpus for other in others),
-        f"--only-run --gpus {request.budgets}: a run has one host, of {cluster.gpus} GPUs; give at "
-        "most so many",
-    )
     checked = None if request.checked is None else load(request.checked)
     digest_of_model = model_digest(config.model.folder)
     work = _work(config, request, samples)
@@ -299,16 +292,6 @@ def _with_adapters(config: RunConfig, work: Work, describe: Describe) -> ModelDe
     if "backbone" not in config.trained_parts or "backbone" in config.lora.ranks:
         return None
     return describe(config, {**config.lora.ranks, "backbone": _RANK}).with_inputs(work.share)
-
-
-def _one_node(cluster: Cluster) -> Cluster:
-    """One node of a cluster, since a run has one host."""
-    require(
-        len(cluster.groups) == 1,
-        f"--only-run: a run has one host, and cluster '{cluster}' has several types; give one node",
-    )
-    (group,) = cluster.groups
-    return Cluster(groups=(group.with_gpus(group.topology.devices_per_node),))
 
 
 def _work(config: RunConfig, request: Request, samples: Samples) -> Work:

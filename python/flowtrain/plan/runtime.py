@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flowtrain.cost.communication import Mesh
 
@@ -41,4 +41,5 @@ class Runtime:
 
 
 ANY = Runtime()
-FLOWTRAIN = Runtime(name="FlowTrain", option="--only-run", one_node=True, encodes_steps=True)
+FLOWTRAIN = Runtime(name="FlowTrain", option="--only-run", encodes_steps=True)
+ONE_HOST = replace(FLOWTRAIN, one_node=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,12 +120,15 @@ def _gpus(file: PlanFile, seen: Seen, path: Path) -> Iterator[str]:
         yield f"the GPUs ({seen.gpus})"
         return
     gpus, again = seen.gpus, "run `flowtrain plan` with --cluster local"
+    needed = math.ceil(file.plan.gpus / file.nodes)
     require(
-        gpus.count >= file.plan.gpus,
-        f"{path}: the plan is for {file.plan.gpus} GPUs, and this machine has {gpus.count}; "
-        f"{again}",
+        gpus.count >= needed,
+        f"{path}: the plan is for {needed} GPUs{' of each host' if file.nodes > 1 else ''}, and "
+        f"this machine has {gpus.count}; {again}",
     )
     for planned, memory_bytes in file.gpu_bytes.items():
+        if planned != gpus.gpu_type and gpus.gpu_type in file.gpu_bytes:
+            continue  # Those of another host.
         known = planned in ACCELERATORS or gpus.gpu_type in ACCELERATORS
         require(
             not known or planned == gpus.gpu_type,

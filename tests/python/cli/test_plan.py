@@ -54,7 +54,6 @@ def test_a_run_trains_with_the_plan_that_was_made_for_it(
 ) -> None:
     # The times of the small model in the two modes differ by less than 1 %.
     runs = ["--only-run", "--fix", "mode=colocated"]
-    assert asked(capsys, "run.yaml", *runs)["larger"] is None  # A run has one host.
     written = ["--out", "plan.json", "--plot", "plan.html"]
     assert main(["plan", "run.yaml", *PLAN, *runs, *written]) == 0
     assert "Memory of a rank" in Page.read(Path("plan.html")).figures
@@ -71,12 +70,14 @@ def test_a_run_trains_with_the_plan_that_was_made_for_it(
     parts = [float(part.split()[-1]) for part in found[2].split(", ")]
     assert sum(parts) == pytest.approx(float(found[1]), rel=0.02)
     assert float(found[1]) == pytest.approx(1e3 * plan.step_s, rel=0.02)
-    # A run has one host: of a larger cluster, one node is planned for.
+    # A plan for several hosts says so, and how its run starts.
     larger = ["--cluster", "3x2xH100", *PLAN[2:]]
-    assert main(["plan", "run.yaml", *larger, *runs, "--out", "same.json"]) == 0
-    assert read_plan(Path("same.json")).plan == plan
-    assert main(["plan", "run.yaml", *larger]) == 0
-    assert ", several hosts\n" in capsys.readouterr().out
+    assert main(["plan", "run.yaml", *larger, *runs, "--out", "larger.json"]) == 0
+    found = capsys.readouterr().out
+    assert re.search(r"  FlowTrain  runs it, on [23] hosts\n  launch     flowtrain host RUN.yaml ", found)
+    assert "a torchrun for colocated" in found
+    assert main(["train", "run.yaml", "--plan", "larger.json", "--print-config"]) == 2
+    assert ": the plan is for several hosts" in capsys.readouterr().err
     assert main(["train", "run.yaml", "--plan", "plan.json", "--print-config"]) == 0
     printed, said = capsys.readouterr()
     flow = yaml.safe_load(printed)["flow"]
@@ -367,7 +368,6 @@ groups:
             "--fix encoder.sharding=full: runs of this flow.mode, or with flow.cache, have "
             "encoder.sharding=replicated;",
         ),
-        (["--only-run", "--gpus", "1..4"], "--gpus 1..4: a run has one host, of 2 GPUs; give at"),
         (["--fix", "mode=both"], "--fix mode=both: choose from prefix, colocated, disaggregated"),
         (["--check", "run.yaml"], "--check: flow.layout=auto without numbers of ranks is no layo"),
         (

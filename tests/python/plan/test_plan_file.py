@@ -124,10 +124,10 @@ def test_what_a_run_gives_against_its_plan_is_an_error_that_names_both(
             {},
             "plan.json: backbone: tp=2, mode prefix: modelled, and not run",
         ),
-        (colocated(8), {"nodes": 2}, r"nodes=2 \(a run has one host\): modelled"),
+        (colocated(8), {"nodes": 2}, "nodes=2: the plan is for several hosts; start its run by"),
     ],
 )
-def test_a_layout_that_is_only_modelled_is_an_error_that_names_its_fields(
+def test_a_layout_that_a_run_on_one_host_cannot_take_is_an_error(
     plan: Plan, more: dict[str, Any], said: str, config: RunConfig, write: Write
 ) -> None:
     with pytest.raises(ConfigError, match=said):

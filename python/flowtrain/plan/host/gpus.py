@@ -18,6 +18,7 @@ from flowtrain.plan.pools import Measured, pools_of
 from flowtrain.plan.profiles import measured_times
 from flowtrain.plan.result import NoPlanError, OutOfRangeError, PlanReport
 from flowtrain.plan.run_layout import RunLayout
+from flowtrain.plan.runtime import ONE_HOST
 from flowtrain.plan.search import search
 from flowtrain.plan.work import Work
 from flowtrain.workloads import Workload
@@ -103,7 +104,7 @@ def _searched(
         )
     else:
         measured = {} if calibrated is None else {cluster.groups[0].gpu.name: calibrated}
-    space = run_space(config.flow)
+    space = replace(run_space(config.flow), runtime=ONE_HOST)
     if cluster.gpus > 1:  # One rank has nothing to share out.
         space = sharded(space, _given(config.parallel))
     if (again := config.parallel.backbone).recompute != "none" and again.recompute_layers is None:

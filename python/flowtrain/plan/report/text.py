@@ -75,8 +75,23 @@ def asked_lines(question: Question, report: PlanReport) -> Iterator[str]:
 
 def runs_line(answer: Answer) -> str:
     """Whether FlowTrain runs the plan."""
-    not_run = [*answer.report.best.not_run, *(["several hosts"] if answer.nodes > 1 else [])]
-    return f"does not run {', '.join(not_run)}" if not_run else "runs it"
+    if not_run := answer.report.best.not_run:
+        return f"does not run {', '.join(not_run)}"
+    return "runs it" if answer.nodes == 1 else f"runs it, on {answer.nodes} hosts"
+
+
+def launch_line(answer: Answer) -> str:
+    """The command that runs the plan, once it is written; empty if FlowTrain does not run it."""
+    best = answer.report.best
+    if best.not_run:
+        return ""
+    if answer.nodes == 1:
+        return "flowtrain train RUN.yaml --plan PLAN.json"
+    worlds = ["colocated"] if best.mode == "colocated" else [m.module for m in best.modules]
+    return (
+        "flowtrain host RUN.yaml --plan PLAN.json --listen ADDRESS:PORT --token FILE, and on each "
+        f"host a torchrun for {' and '.join(worlds)}, as docs/hosts.md shows"
+    )
 
 
 def _best(answer: Answer) -> list[str]:
@@ -96,6 +111,7 @@ def _best(answer: Answer) -> list[str]:
         *(("money", text) for text in _money(answer)),
         ("proof", proof(report)),
         ("FlowTrain", runs_line(answer)),
+        *(("launch", text) for text in [launch_line(answer)] if text),
         *(("warning", text) for text in report.warnings),
     ]
     idle = best.allocated - best.gpus

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from flowtrain.config.dtypes import ITEMSIZES
 from flowtrain.plan.result import NoPlanError, OutOfRangeError
+from flowtrain.plan.runtime import FLOWTRAIN
 from flowtrain.plan.search.best import Best
 from flowtrain.plan.search.context import Context
 from flowtrain.plan.search.coupled import Colocated, Prefix
@@ -49,7 +50,7 @@ def no_plan(contexts: Sequence[Context]) -> NoPlanError:
     gpus = _fewest_gpus(context)
     if gpus is not None:
         ways.append(f"the smallest budget that fits is {gpus} {pool.gpu_type}")
-    if context.space.runtime.one_node:
+    if context.space.runtime.name == FLOWTRAIN.name:
         # Other spaces have more GPUs and more parallelism, which change the run less.
         ways += changes(context)
     if not ways:

@@ -56,11 +56,11 @@ def run_external_rank(folder: Path, world: str, *, timeout_s: float) -> None:
         timeout_s: Time to wait until the run is hosted.
 
     Raises:
-        ConfigError: It was not in time, or has ended; or RANK is not set.
+        ConfigError: It was not in time, or RANK is not set.
     """
     if not os.environ.get("RANK", "").isdecimal():
         raise ConfigError("RANK is not set: start this command by torchrun, or by your scheduler")
-    found = wait_for_job(folder, timeout_s=timeout_s)
+    found = wait_for_job(folder, timeout_s=timeout_s, again=True)
     run_rank(folder / CONFIG, world, found.job, resume=found.resume, interface=found.interface)
 
 

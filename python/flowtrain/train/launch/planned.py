@@ -17,18 +17,21 @@ from flowtrain.plan.plan_file import read_plan
 from flowtrain.plan.stale import Seen, SeenGpus, check_seen
 
 
-def planned(config: RunConfig, path: Path, *, given: Collection[str]) -> RunConfig:
+def planned(
+    config: RunConfig, path: Path, *, given: Collection[str], hosts: bool = False
+) -> RunConfig:
     """The configuration with the layout of a plan; a line says what was not checked.
 
     Args:
         config: The run.
         path: A `plan.json`.
         given: As for `with_plan`.
+        hosts: As for `with_plan`.
 
     Raises:
         ConfigError: As for `with_plan` and `check_seen`.
     """
-    config = with_plan(config, path, given=given)
+    config = with_plan(config, path, given=given, hosts=hosts)
     seen = Seen(samples=_samples(config), gpus=_gpus(config), profile=config.flow.profile)
     if unchecked := check_seen(read_plan(path), seen, path=path):
         print(f"flowtrain: {path}: not checked: {'; '.join(unchecked)}", file=sys.stderr)

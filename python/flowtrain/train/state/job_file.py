@@ -87,8 +87,13 @@ def job_path(folder: Path, host: str | None = None) -> Path:
     return folder / JOB if host is None else folder / HOSTS / f"{host}.json"
 
 
-def wait_for_job(folder: Path, *, timeout_s: float) -> JobFile:
+def wait_for_job(folder: Path, *, timeout_s: float, again: bool = False) -> JobFile:
     """Wait until a run or a loop has a job in this folder; a line on standard error says so.
+
+    Args:
+        folder: The folder.
+        timeout_s: Timeout.
+        again: Whether to wait for a run that has ended, since it may be about to go on.
 
     Raises:
         ConfigError: None has within the timeout, or the run in it has ended.
@@ -100,7 +105,8 @@ def wait_for_job(folder: Path, *, timeout_s: float) -> JobFile:
             if (found := read_job(path)) is not None and _lives(found):
                 return found
         if not said:
-            _check_not_ended(folder, read_job(job_path(folder)))
+            if not again:
+                _check_not_ended(folder, read_job(job_path(folder)))
             print(f"flowtrain: waits for a run or a loop in {folder}", file=sys.stderr, flush=True)
             said = True
         if time.monotonic() > end:
