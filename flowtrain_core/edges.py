@@ -180,7 +180,8 @@ def _paths(segments: Sequence[Segment]) -> tuple[Path, ...]:
         Path(
             name="another host",
             taken=False,
-            why="a pool is on one host; nothing here moves items to another",
+            why="a pool is on one host; a gateway moves items of its rings to others (`flowtrain "
+            "host`), and says by which path",
         ),
     )
 

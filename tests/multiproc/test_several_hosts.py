@@ -5,6 +5,7 @@ Each host is a folder of its own for its pool; only TCP over loopback leads from
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import signal
@@ -18,9 +19,14 @@ import pytest
 import yaml
 from forked import ForkedProcess, start_command
 from forked_ranks import trained
+from rich.console import Console
+from rich.table import Table
 from support import TESTS, run_tree
 
+from flowtrain.observe.hosts import hosts_table
+from flowtrain.observe.report import write_report
 from flowtrain.train.state.logs import read_log
+from flowtrain.train.state.traffic import read_traffic
 
 LIMIT_S = 90.0
 # The backbone is divided between two hosts, and the encoder is on the third: features and their
@@ -117,6 +123,12 @@ class Hosts:
             assert not left
 
 
+def shown(table: Table | None) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(table)
+    return console.export_text()
+
+
 @pytest.fixture
 def hosts(tmp_path: Path, data: Path) -> Iterator[Hosts]:
     tree = run_tree(
@@ -146,6 +158,13 @@ def test_a_run_over_several_hosts_makes_the_numbers_of_one(
     assert set(hosts.codes().values()) == {0}, hosts.logs()
     assert read_log(hosts.run / "metrics.jsonl") == on_one_host
     assert (hosts.run / "final/config.json").exists()
+    # Features go from the encoder's host to the others, and their gradients come back.
+    peers = {host.host: host.peers for host in read_traffic(hosts.run)}
+    assert {peer.peer for peer in peers["there"] if peer.sent_items} == {"here", "far"}
+    assert "far: sent" in (hosts.run / "edges/gateway.there.txt").read_text()
+    assert "there" in shown(hosts_table(hosts.run))
+    write_report([hosts.run], hosts.folder / "report.html")
+    assert "The run was on 3 hosts." in (hosts.folder / "report.html").read_text()
 
 
 @pytest.mark.deep

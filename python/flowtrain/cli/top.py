@@ -1,7 +1,7 @@
 """`flowtrain top [POOL | RUN]`: watch a pool, and what the ranks of its run do.
 
 It shows occupancy, rates, waits, and live and dead lanes; for the folder of a run also shares of
-the ranks' time, and once it has ended, how.
+the ranks' time, what its hosts exchange, and once it has ended, how.
 """
 
 from __future__ import annotations
@@ -106,11 +106,15 @@ def _watch(name: str, interval_s: float, *, once: bool, run: Path | None) -> Non
     from rich.live import Live
 
     from flowtrain.observe.activity import activity_table
+    from flowtrain.observe.hosts import hosts_table
     from flowtrain.observe.top import render
 
     def screen(before: PoolSnapshot, now: PoolSnapshot) -> RenderableType:
         pool = render(before, now)
-        return Group(activity_table(run), pool) if run else pool
+        if run is None:
+            return pool
+        hosts = hosts_table(run)
+        return Group(activity_table(run), *([] if hosts is None else [hosts]), pool)
 
     before = inspect(name)
     console = Console()

@@ -74,7 +74,7 @@ def test_a_run_trains_with_the_plan_that_was_made_for_it(
     larger = ["--cluster", "3x2xH100", *PLAN[2:]]
     assert main(["plan", "run.yaml", *larger, *runs, "--out", "larger.json"]) == 0
     found = capsys.readouterr().out
-    assert re.search(r"  FlowTrain  runs it, on [23] hosts\n  launch     flowtrain host RUN.yaml ", found)
+    assert "  launch     flowtrain host RUN.yaml " in found
     assert "a torchrun for colocated" in found
     assert main(["train", "run.yaml", "--plan", "larger.json", "--print-config"]) == 2
     assert ": the plan is for several hosts" in capsys.readouterr().err

@@ -171,7 +171,8 @@ def encoder_part(
         module,
         prefetch,
         sender=context.sender("backbone", records),
-        receiver=context.receiver("encoder", gradients),
+        # Nothing comes to encoder ranks that come and go, whose encoder does not train.
+        receiver=None if context.board is not None else context.receiver("encoder", gradients),
         cache=cache,
     )
 

@@ -21,15 +21,18 @@ from flowtrain.hosts.handshake import ASKS, Session
 from flowtrain.train.control.job import GATEWAY_LABEL, HOST_LABEL, Job
 from flowtrain.train.launch.host_files import check_shared, write_files
 from flowtrain.train.launch.stops import Stops, first_of, say, stopped_by_signals
+from flowtrain.train.state import atomic
 from flowtrain.train.state.job_file import JobFile, job_path, read_job, wait_for_job, write_job
 from flowtrain.train.state.resume import FINGERPRINT
-from flowtrain.train.state.run_folder import CONFIG
-from flowtrain_core import Pool
+from flowtrain.train.state.run_folder import CONFIG, EDGES
+from flowtrain.train.state.traffic import HostTraffic, traffic_of, write_traffic
+from flowtrain_core import Gateway, Pool
 
 _STORE = "store"
 _ENDED = "the run has ended"
 _POLL_S = 0.1
 _RETRY_S = 0.5
+_RECORD_S = 1.0
 _JOB_S = 10.0
 # Letters, digits and what else tokens have; a shorter one could be guessed.
 _MIN_TOKEN = 16
@@ -129,9 +132,11 @@ async def _host(folder: Path, found: JobFile, at: Endpoint, stops: Stops) -> Non
         try:
             host, port = await gateway.listen(at.host, at.port)
             say(f"host {at.name}: other hosts can join the run at {host}:{port}")
-            await first_of(gateway.failure(), _until_left(pool))
+            await first_of(
+                gateway.failure(), _until_left(pool), _record_traffic(folder, at.name, core)
+            )
         finally:
-            say(core.explain())
+            _end_record(folder, at.name, core)
             await gateway.close(_why_ended(pool) or f"host {at.name} has ended")
 
 
@@ -163,6 +168,28 @@ def _teller(facts: dict[str, Any]) -> Callable[..., Awaitable[None]]:
 
 def _silent(*connection: Any) -> Control:
     return Control(*connection, on_message=lambda _: None, on_stall=lambda _: None)
+
+
+async def _record_traffic(folder: Path, host: str, gateway: Gateway) -> None:
+    """Write what a gateway moves into the folder, again and again."""
+    written = None
+    while True:
+        if (traffic := _traffic(host, gateway)) != written:
+            write_traffic(folder, traffic)
+            written = traffic
+        await asyncio.sleep(_RECORD_S)
+
+
+def _end_record(folder: Path, host: str, gateway: Gateway) -> None:
+    say(gateway.explain())
+    write_traffic(folder, _traffic(host, gateway))
+    edges = folder / EDGES
+    edges.mkdir(exist_ok=True)
+    atomic.write_text(edges / f"{GATEWAY_LABEL}.{host}.txt", gateway.explain() + "\n")
+
+
+def _traffic(host: str, gateway: Gateway) -> HostTraffic:
+    return traffic_of(host, gateway.explain().partition("\n")[0], gateway.traffic())
 
 
 def join_host(folder: Path, to: Endpoint, *, timeout_s: float) -> int:
@@ -227,13 +254,17 @@ async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -
         stops.ranks, stops.asks = partial(_labels, gateway), partial(_ask_to_leave, gateway)
         try:
             joined = gateway.join(to.host, to.port, timeout_s=timeout_s)
-            await first_of(gateway.failure(), asyncio.shield(joined))
+            await first_of(
+                gateway.failure(),
+                asyncio.shield(joined),
+                _record_traffic(folder, to.name, gateway.gateway),
+            )
         except HostLeft as left:
             if left.reason != _ENDED:
                 raise
             say(_ENDED)
         finally:
-            say(gateway.gateway.explain())
+            _end_record(folder, to.name, gateway.gateway)
             await store.close()
             await gateway.close(f"host {to.name} has ended")
             job_path(folder, host).unlink(missing_ok=True)

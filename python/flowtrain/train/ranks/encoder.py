@@ -47,7 +47,7 @@ class EncoderPart:
         module: The encoder.
         prefetch: Reads of the planned images, for each kind of plan.
         sender: Sends the rows of the items.
-        receiver: Receives the gradients of the rows.
+        receiver: Receives the gradients of the rows; None if there are none.
         cache: Features of images that were encoded before; None if there is none. With it, each
             image is encoded alone.
 
@@ -62,7 +62,7 @@ class EncoderPart:
         prefetch: Mapping[str, Prefetch],
         *,
         sender: RecordSender,
-        receiver: RecordReceiver,
+        receiver: RecordReceiver | None,
         cache: FeatureCache | None = None,
     ) -> None:
         flow = context.flow
@@ -140,6 +140,7 @@ class EncoderPart:
             dtype=self._context.dtype,
             device=self._context.world.device,
         )
+        assert self.receiver is not None
         self.receiver.gather(gradient, step=plan.step, item=item.index)
         self._arrived[place] = gradient
 

@@ -15,6 +15,7 @@ from flowtrain.train.ranks.memory import record_memory
 from flowtrain.train.ranks.profiler import Profiler
 from flowtrain.train.ranks.step import Delays
 from flowtrain.train.ranks.update import Update
+from flowtrain.train.records.receiver import RecordReceiver
 from flowtrain.train.state.checkpoint import Checkpoints
 from flowtrain_core.edges import Explanation
 
@@ -125,13 +126,19 @@ class Rank:
         self._checkpoints.wait()
         for part in self._parts:
             part.sender.drain()
-            part.receiver.drain()
+        for receiver in self._receivers:
+            receiver.drain()
         if self._encoder is not None:
             self._encoder.close()
 
     def edges(self) -> list[Explanation]:
         """Current state of the edges from and to this rank."""
-        return [e for p in self._parts for e in p.sender.edges() + p.receiver.edges()]
+        sent = [edge for part in self._parts for edge in part.sender.edges()]
+        return sent + [edge for receiver in self._receivers for edge in receiver.edges()]
+
+    @property
+    def _receivers(self) -> list[RecordReceiver]:
+        return [part.receiver for part in self._parts if part.receiver is not None]
 
     def _plan(self, step: int) -> StepPlan:
         with self._events.span("plan", step):
@@ -220,8 +227,8 @@ class Rank:
         self.update.exchange(plan, action)
 
     def _confirm(self) -> None:
-        for part in self._parts:
-            part.receiver.confirm()
+        for receiver in self._receivers:
+            receiver.confirm()
 
     def _evaluate(self, plan: StepPlan, _: Action) -> None:
         result = self._evaluations.run([part.module.module for part in self._parts])

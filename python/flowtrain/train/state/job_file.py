@@ -18,11 +18,10 @@ from flowtrain.config.checks import ConfigError
 from flowtrain.train.control.job import Job
 from flowtrain.train.state import atomic
 from flowtrain.train.state.ending import how_it_ended
+from flowtrain.train.state.run_folder import HOSTS
 from flowtrain_core import list_pools
 
 JOB = "job.json"
-HOSTS = "hosts"
-"""Folder of the files of other hosts, by their names."""
 _POLL_S = 0.1
 
 

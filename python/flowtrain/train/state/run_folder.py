@@ -19,16 +19,21 @@ from flowtrain.train.state.checkpoint_files import latest, read_meta
 from flowtrain.train.state.files import LOCK, RunFileError, read_text, without
 from flowtrain.train.state.logs import LOGS, OF_EVERY_STEP, SPOOL, cut
 from flowtrain.train.state.resume import FINGERPRINT, check_resume, fingerprint
+from flowtrain.train.state.traffic import TRAFFIC
 from flowtrain_core.edges import Explanation
 
 CONFIG = "config.yaml"
+HOSTS = "hosts"
+"""Folder in which other hosts say where the job is for their ranks, by the hosts' names."""
+EDGES = "edges"
+"""Folder that says which path each edge of a rank took, and each gateway."""
 HEADER = "# Written by flowtrain train at every start.\n"
 """First line of a `RUN/config.yaml` that a launcher wrote."""
 
 
 def write_edges(run: Path, label: str, edges: Iterable[Explanation]) -> None:
     """Write to `RUN/edges/LABEL.txt` which path each edge of a rank took, and why."""
-    folder = run / "edges"
+    folder = run / EDGES
     folder.mkdir(exist_ok=True)
     atomic.write_text(folder / f"{label}.txt", "".join(f"{edge}\n" for edge in edges))
 
@@ -170,8 +175,9 @@ def open_run(config: RunConfig, *, resume: bool, logs_steps: bool = True) -> Ite
                 file.unlink()
             shutil.rmtree(run / FOLDER, ignore_errors=True)
         if step < config.train.steps:
-            # Each rank writes its own file, and this attempt may have fewer ranks.
-            shutil.rmtree(run / "edges", ignore_errors=True)
+            # Each rank and host writes its own file, and this attempt may have fewer.
+            for folder in (EDGES, HOSTS, TRAFFIC):
+                shutil.rmtree(run / folder, ignore_errors=True)
         for suffix in (atomic.PART, atomic.OLD):
             for left in run.joinpath("checkpoints").glob(f"*{suffix}"):
                 shutil.rmtree(left)

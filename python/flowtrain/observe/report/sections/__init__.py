@@ -6,6 +6,7 @@ from flowtrain.observe.report.read import ReportedRun
 from flowtrain.observe.report.sections.answers import answers
 from flowtrain.observe.report.sections.cached import cached
 from flowtrain.observe.report.sections.course import course
+from flowtrain.observe.report.sections.hosts import hosts
 from flowtrain.observe.report.sections.layout import layout
 from flowtrain.observe.report.sections.learning import learning
 from flowtrain.observe.report.sections.packing import packing
@@ -25,5 +26,6 @@ SECTIONS: tuple[Callable[[Sequence[ReportedRun]], Section], ...] = (
     packing,
     cached,
     pool,
+    hosts,
     course,
 )
