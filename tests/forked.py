@@ -13,6 +13,7 @@ processes (`Run(executed=True)`, `test_local.py`, `test_external.py`, `test_read
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import runpy
@@ -25,12 +26,14 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from fork_server import SERVER
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
 from flowtrain import parent
+from flowtrain.cost import peak
 from flowtrain.signals import STOPS
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -43,11 +46,14 @@ Streams = tuple[str | None, str | None]
 class ForkedProcess:
     """A child of the fork server, with what tests use of `subprocess.Popen`."""
 
+    started: ClassVar[list[ForkedProcess]] = []
+
     def __init__(
         self, run: Callable[..., None], *given: object, env: dict[str, str], streams: Streams
     ) -> None:
         self._process = SERVER.Process(target=_run, args=(run, given, env, streams))
         self._process.start()
+        self.started.append(self)
         assert self._process.pid is not None
         self.pid = self._process.pid
 
@@ -62,6 +68,14 @@ class ForkedProcess:
 
     def kill(self) -> None:
         self._process.kill()
+
+    @classmethod
+    def kill_all(cls) -> None:
+        """Kill those that a failed test has left; the interpreter would wait for them at exit."""
+        while cls.started:
+            process = cls.started.pop()
+            if process.poll() is None:
+                process.kill()
 
 
 def start_command(words: Sequence[str], env: dict[str, str], streams: Streams) -> ForkedProcess:
@@ -92,11 +106,20 @@ def redirect(streams: Streams) -> None:
     sys.stdout, sys.stderr = (open(n, "w", buffering=1, closefd=False) for n in (1, 2))  # noqa: SIM115
 
 
+def skip_slow_parts() -> None:
+    """Skip what would take a large share of a short run."""
+    # Garbage collections would copy the pages of everything that was imported.
+    gc.freeze()
+    # The peak FLOP/s of the machine, which MFU needs, are measured for 0.2 s otherwise.
+    peak._SECONDS = 0.01
+
+
 def _run(
     run: Callable[..., None], given: tuple[object, ...], env: dict[str, str], streams: Streams
 ) -> None:
     # A child of a fork server would start its own children with one.
     multiprocessing.set_start_method(None, force=True)
+    skip_slow_parts()
     _become(env, streams)
     run(*given)
 

@@ -15,7 +15,7 @@ from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 from fork_server import SERVER
-from forked import redirect
+from forked import redirect, skip_slow_parts
 from support import nothing_left
 
 from flowtrain import parent
@@ -168,6 +168,7 @@ def _rank(arguments: list[str], rank: int, size: int, log: str, joins: bool) -> 
 
     # The server ends with the tests.
     parent.end_with(os.getppid())
+    skip_slow_parts()
     redirect((log, log))
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
     if joins:

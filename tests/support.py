@@ -213,7 +213,7 @@ def _executed(
 
 @contextmanager
 def end_runs() -> Iterator[None]:
-    """Kill the processes that are left of the runs that the block starts."""
+    """Kill the processes that are left of the runs and programs that the block starts."""
     try:
         yield
     finally:
@@ -226,6 +226,7 @@ def end_runs() -> Iterator[None]:
                         os.kill(pid, signal.SIGKILL)
             if run.process.poll() is None:
                 run.kill_all()
+        ForkedProcess.kill_all()
 
 
 @contextmanager
