@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench_connect import SGD, TrainerRow, misses
-from connect_parity import encoder, largest_difference, write_weights
+from connect_parity import largest_difference, write_weights
 from decouple_loop import trainer_of
+from forked import start_command, start_program
 from support import TESTS, nothing_left
 from transformers import AutoModelForImageTextToText
 
@@ -42,15 +42,15 @@ def test_the_example_changes_two_lines_and_trains_the_same_model(
     samples = data / "head.jsonl"  # Beside its images.
     rows = data.joinpath("train.jsonl").read_text().splitlines(keepends=True)
     samples.write_text("".join(rows[:24]))
-    with nothing_left(), encoder(tmp_path / "decouple" / "job") as command:
-        for program in (decoupled, twin):
-            given = [str(program), str(folder), str(samples), str(tmp_path / program.stem)]
-            done = subprocess.run(
-                [sys.executable, *given], check=False, capture_output=True, text=True
-            )
-            assert done.returncode == 0, done.stderr
-        assert command.process.wait(60) == 0
     job = tmp_path / "decouple" / "job"
+    with nothing_left() as launchers:
+        encoder = start_command(["encoder", "--job", str(job)], dict(os.environ), (None, None))
+        launchers.add(encoder.pid)
+        for program in (decoupled, twin):
+            started = start_program(program, folder, samples, tmp_path / program.stem)
+            launchers.add(started.pid)
+            assert started.wait(100) == 0
+        assert encoder.wait(60) == 0
     assert read_accounts(job).keys() == {"encoder.0", "backbone.0"}
     assert "complete; 3 of 3 steps" in (how_it_ended(job) or "")
     found, expected = (
