@@ -1,4 +1,4 @@
-"""A limit of time for every test, and data that several folders use.
+"""A limit of time for every test, and what tests of several folders use.
 
 A test that hangs ends the run and shows the stack of every thread. What it has forked ends later:
 it holds the pipes of the run, which would not end before.
@@ -60,3 +60,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     write_tiny_data(folder, text_only=0.2, multi_image=0.2)
     return folder
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the fake CUDA driver."""
+    from core import fake_driver
+
+    return fake_driver.build(tmp_path_factory.mktemp("driver"))

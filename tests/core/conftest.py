@@ -6,10 +6,8 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from core import fake_driver
 from core.processes import Process, Spawn
 
 from flowtrain_core import Pool
@@ -29,12 +27,6 @@ def spawn() -> Iterator[Spawn]:
     yield start
     for process in processes:
         process.end()
-
-
-@pytest.fixture(scope="session")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the fake CUDA driver."""
-    return fake_driver.build(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from core.fake_driver import build, environment, needs_fake_driver
+from core.fake_driver import environment, needs_fake_driver
 
 from flowtrain.cli.main import main
 from flowtrain_core import cuda
@@ -19,9 +19,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @needs_fake_driver
 @pytest.mark.parametrize("path", ["pinned", "vmm", "ipc"])
-def test_slabs_of_a_device_are_written_and_read_by_two_processes(path: str, tmp_path: Path) -> None:
-    command = ["bench", "pool", "--path", path, "--bytes", "4096", "--seconds", "0.02", "--json"]
-    env = environment(build(tmp_path), delay_us=100, seed=1)
+def test_slabs_of_a_device_are_written_and_read_by_two_processes(path: str, driver: Path) -> None:
+    command = ["bench", "pool", "--path", path, "--bytes", "1048576", "--seconds", "0.02", "--json"]
+    env = environment(driver, delay_us=100, seed=1)
     done = subprocess.run(
         [sys.executable, "-m", "flowtrain", *command],
         env=env | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "python")])},
@@ -32,7 +32,7 @@ def test_slabs_of_a_device_are_written_and_read_by_two_processes(path: str, tmp_
     )
     assert done.returncode == 0, done.stderr
     [row] = map(json.loads, done.stdout.splitlines())
-    assert (row["path"], row["item_bytes"], row["device"]) == (path, 4096, "Fake")
+    assert (row["path"], row["item_bytes"], row["device"]) == (path, 1 << 20, "Fake")
     assert min(row[name] for name in ("write", "read", "copy", "flow", "vs_copy")) > 0
 
 

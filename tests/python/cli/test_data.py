@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import re
 from concurrent.futures import Future
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +48,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def check(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, Any]:
+@pytest.fixture(scope="module", params=["1", "2"])
+def checked(
+    request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, Path]:
+    """What the command says of the bad lines with so many workers, and the lengths it writes."""
+    lengths = tmp_path_factory.mktemp("lengths") / "lengths.jsonl"
+    with redirect_stdout(StringIO()) as printed:
+        assert run_check(folder, "--workers", request.param, "--lengths", str(lengths)) == 1
+    return json.loads(printed.getvalue()), lengths
+
+
+def run_check(folder: Path, *options: str) -> int:
     bad = f"data.path={folder / 'data' / 'bad.jsonl'}"
-    code = main(["data", "check", str(folder / "run.yaml"), bad, *options, "--json"])
+    return main(["data", "check", str(folder / "run.yaml"), bad, *options, "--json"])
+
+
+def check(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, Any]:
+    code = run_check(folder, *options)
     return code, json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_every_bad_line_is_listed(
-    folder: Path, capsys: pytest.CaptureFixture[str], workers: str
-) -> None:
-    code, found = check(folder, capsys, "--workers", workers)
-    assert code == 1
+def test_every_bad_line_is_listed(checked: tuple[Any, Path]) -> None:
+    found, _ = checked
     bad = {each["line"]: each["reason"] for each in found["bad"]}
     assert [*bad] == [3, 71, 72, 131]
     assert all(why.startswith(f"{found['path']}:{line}: ") for line, why in bad.items())
@@ -69,11 +82,10 @@ def test_every_bad_line_is_listed(
 
 
 def test_the_lengths_of_good_samples_are_a_workload(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, checked: tuple[Any, Path]
 ) -> None:
-    path = tmp_path / "lengths.jsonl"
-    _, found = check(folder, capsys, "--workers", "2", "--lengths", str(path))
-    work = read_lengths(path)
+    found, lengths = checked
+    work = read_lengths(lengths)
     reader = SampleReader(folder / "data/model", load(folder / "run.yaml").data, 160)
     # Lines 3 and 71, 72, 131 are bad, and line 4 is blank: line 5 is the third good one.
     metas = [reader.meta(sample) for sample in (0, 1, 4)]

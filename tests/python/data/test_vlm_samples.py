@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fork_server import SERVER
 from PIL import Image
 from support import one_thread
 from torch.utils.data import DataLoader
@@ -34,8 +35,9 @@ def assert_equal(item: dict[str, Any], other: dict[str, Any]) -> None:
         assert torch.equal(tensor, other[name]), name
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_workers_of_a_loader_read_the_same_samples(digits: Path, start: str) -> None:
+# A spawned worker would import for seconds what it gets in the same way from a fork server.
+@pytest.mark.parametrize("start", ["fork", SERVER], ids=["fork", "fork server"])
+def test_workers_of_a_loader_read_the_same_samples(digits: Path, start: Any) -> None:
     samples = VlmSamples(digits / "model", digits / "train.jsonl")
     here = [samples[index] for index in range(COUNT)]
     assert_equal(samples[-1], here[-1])
