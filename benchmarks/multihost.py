@@ -1,7 +1,6 @@
 """Runs over two hosts, which namespaces on this machine emulate.
 
-Each host has its own network, mounts, IPC, names and processes, /dev/shm and /run; a pair of
-virtual Ethernet devices joins them. Needs root and iproute2. Runs are undisturbed, or the link is
+Needs root and iproute2. Runs are undisturbed, or the link is
 cut, or the second host is killed as a whole. A frozen run with encoder ranks on both hosts goes on
 without the second one. Any other run ends with an error, and goes on by a resume. Each is compared
 with a run on one host, sample by sample.
@@ -11,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -19,14 +17,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import yaml
+from two_hosts import LIMIT_S, Host, two_hosts
 
 from flowtrain.bench.conditions import conditions
 from flowtrain.data.digits import write_digits
@@ -36,108 +33,9 @@ from flowtrain.train.state.logs import read_log
 PROGRAM = [sys.executable, "-m", "flowtrain"]
 PORT = 4711
 SAMPLES, STEPS = 240, 30
-LIMIT_S = 180.0
 # Ranks of the other host take seconds to start, and are to make much of the frozen run; in the
 # other runs, there is to be a checkpoint before the event.
 DELAYS_MS = {"frozen 1 + 1": 400.0, "none": 0.0, "cut": 60.0, "kill": 60.0}
-
-
-class Host:
-    """A host by namespaces; `address` is its end of the link."""
-
-    def __init__(self, name: str, number: int) -> None:
-        self.name, self.space = name, f"flowtrain-{name}"
-        self.device, self.address = f"ft-{name}", f"10.77.0.{number}"
-        self._run("ip", "netns", "add", self.space)
-        self._init: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start its first process, once its end of the link is there."""
-        self.ip("addr", "add", f"{self.address}/24", "dev", self.device)
-        for device in ("lo", self.device):
-            self.ip("link", "set", device, "up")
-        script = (
-            "mount -t proc proc /proc; mount -t tmpfs -o mode=1777 tmpfs /dev/shm; "
-            f"mount -t tmpfs tmpfs /run; hostname {self.name}; exec sleep 3600"
-        )
-        unshare = "unshare --mount --ipc --uts --pid --fork --kill-child --propagation private"
-        command = ["ip", "netns", "exec", self.space, *unshare.split(), "sh", "-c", script]
-        self._init = subprocess.Popen(command)
-        end = time.monotonic() + LIMIT_S
-        while not (children := self._children(self._init.pid)):
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        self._pid = children[0]
-        self.popen("sh", "-c", "until mountpoint -q /run; do sleep 0.05; done").wait(LIMIT_S)
-
-    def popen(self, *command: object, log: Path | None = None) -> subprocess.Popen[bytes]:
-        """Start a command on the host."""
-        enter = [
-            "nsenter",
-            f"--wd={os.getcwd()}",
-            "-t",
-            str(self._pid),
-            "-n",
-            "-m",
-            "-i",
-            "-u",
-            "-p",
-        ]
-        with (log or Path(os.devnull)).open("a") as out:
-            return subprocess.Popen(
-                [*enter, "--", *map(str, command)], stdout=out, stderr=out, env=os.environ
-            )
-
-    def ip(self, *command: str) -> None:
-        self._run("ip", "-n", self.space, *command)
-
-    def bytes_on_link(self) -> int:
-        """Bytes that it has sent and received."""
-        shown = subprocess.run(
-            ["ip", "-n", self.space, "-s", "-j", "link", "show", self.device],
-            capture_output=True,
-            check=True,
-        )
-        [link] = json.loads(shown.stdout)
-        return int(link["stats64"]["rx"]["bytes"] + link["stats64"]["tx"]["bytes"])
-
-    def kill(self) -> None:
-        """Kill all of its processes at once."""
-        if self._init is not None:
-            self._init.kill()
-            self._init.wait()
-            self._init = None
-
-    def remove(self) -> None:
-        self.kill()
-        subprocess.run(["ip", "netns", "del", self.space], check=False)
-
-    @staticmethod
-    def _children(pid: int) -> list[int]:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-        return [int(child) for child in text.split()]
-
-    @staticmethod
-    def _run(*command: str) -> None:
-        subprocess.run(command, check=True)
-
-
-@contextmanager
-def two_hosts() -> Iterator[tuple[Host, Host]]:
-    """Two hosts and a link between them; all is removed at the end."""
-    hosts: list[Host] = []
-    try:
-        for number, name in enumerate(("here", "there"), start=1):
-            hosts.append(Host(name, number))
-        here, there = hosts
-        ends = ["name", there.device, "netns", there.space]
-        here.ip("link", "add", here.device, "type", "veth", "peer", *ends)
-        for host in hosts:
-            host.start()
-        yield here, there
-    finally:
-        for host in hosts:
-            host.remove()
 
 
 def wait_for(log: Path, pattern: str, since: int = 0) -> re.Match[str]:
