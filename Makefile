@@ -104,6 +104,7 @@ test: setup lint ctest
 	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test-deep: setup $(STAMPS)/ucx model ctest-asan ctest-tsan
+	@command -v ip > /dev/null || $(call apt_install,iproute2) || true
 	$(PYTEST) -m deep
 
 # A UCX without RDMA, for its tests. FlowTrain opens one if there is one, and needs none.
