@@ -39,7 +39,7 @@ constexpr transport::Session kSession{1, {}};
 /// Memory that both processes map: the facts of the receiver, for the sender.
 struct Shared {
   std::atomic<bool> is_ready;
-  char address[64];
+  char address[4096];
   std::uint64_t registrations;
 };
 

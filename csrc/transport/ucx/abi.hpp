@@ -1,15 +1,17 @@
 #pragma once
 
-#include <sys/socket.h>
-
 #include <cstddef>
 #include <cstdint>
 
 /// The part of UCX's C interface that FlowTrain uses, declared here so that nothing needs UCX's
-/// headers to be built. Since UCX 1.13 these declarations have not changed. Structs end with the
+/// headers to be built. Since UCX 1.14 these declarations have not changed. Structs end with the
 /// last field that is used: UCX reads only fields that a mask names. A test compares them with the
 /// headers.
 namespace flowtrain::transport::ucx {
+
+/// The oldest version that is used. An assertion of 1.13, where it is built with assertions, ends a
+/// process whose peer dies while they connect.
+inline constexpr unsigned kMajor = 1, kMinor = 14;
 
 extern "C" {
 
@@ -18,12 +20,16 @@ inline constexpr Status kOk = 0, kInProgress = 1, kErrBusy = -15, kErrLast = -10
 
 /// ucs_status_ptr_t: null for success, a request, or a status below zero.
 using StatusPtr = void*;
+/// UCS_PTR_IS_PTR.
+inline bool is_request(StatusPtr result) {
+  return reinterpret_cast<std::uintptr_t>(result) - 1 <
+         static_cast<std::uintptr_t>(std::intptr_t{kErrLast}) - 1;
+}
 
 using Config = struct ucp_config;
 using Context = struct ucp_context;
-using Worker = struct ucp_worker;
-using Listener = struct ucp_listener;
-using ConnRequest = struct ucp_conn_request;
+using WorkerHandle = struct ucp_worker;
+using WorkerAddress = struct ucp_address;
 using Ep = struct ucp_ep;
 using Mem = struct ucp_mem;
 
@@ -36,40 +42,9 @@ struct Params {  // ucp_params_t
 
 struct WorkerParams {  // ucp_worker_params_t
   static constexpr std::uint64_t kThreadMode = 1 << 0;
-  static constexpr int kSingle = 0;
+  static constexpr int kSerialized = 1;
   std::uint64_t field_mask;
   int thread_mode;
-};
-
-struct SockAddr {  // ucs_sock_addr_t
-  const sockaddr* addr;
-  socklen_t addrlen;
-};
-
-struct ConnHandler {  // ucp_listener_conn_handler_t
-  void (*cb)(ConnRequest* request, void* arg);
-  void* arg;
-};
-
-struct ListenerParams {  // ucp_listener_params_t
-  static constexpr std::uint64_t kSockAddr = 1 << 0, kConnHandler = 1 << 2;
-  std::uint64_t field_mask;
-  SockAddr sockaddr;
-  void* accept_handler[2];
-  ConnHandler conn_handler;
-};
-
-struct ListenerAttr {  // ucp_listener_attr_t
-  static constexpr std::uint64_t kSockAddr = 1 << 0;
-  std::uint64_t field_mask;
-  sockaddr_storage sockaddr;
-};
-
-struct ConnRequestAttr {  // ucp_conn_request_attr_t
-  static constexpr std::uint64_t kClientAddress = 1 << 0;
-  std::uint64_t field_mask;
-  sockaddr_storage client_address;
-  std::uint64_t client_id;
 };
 
 struct ErrHandler {  // ucp_err_handler_t
@@ -78,18 +53,12 @@ struct ErrHandler {  // ucp_err_handler_t
 };
 
 struct EpParams {  // ucp_ep_params_t
-  static constexpr std::uint64_t kErrMode = 1 << 1, kErrHandler = 1 << 2, kSockAddr = 1 << 4,
-                                 kFlags = 1 << 5, kConnRequest = 1 << 6;
-  static constexpr int kPeer = 1;                    // Of err_mode.
-  static constexpr unsigned kClientServer = 1 << 0;  // Of flags.
+  static constexpr std::uint64_t kAddress = 1 << 0, kErrMode = 1 << 1, kErrHandler = 1 << 2;
+  static constexpr int kPeer = 1;  // Of err_mode.
   std::uint64_t field_mask;
   const void* address;
   int err_mode;
   ErrHandler err_handler;
-  void* user_data;
-  unsigned flags;
-  SockAddr sockaddr;
-  ConnRequest* conn_request;
 };
 
 struct MemMapParams {  // ucp_mem_map_params_t
@@ -139,33 +108,31 @@ struct AmHandlerParam {  // ucp_am_handler_param_t
 
 /// Functions with their types. A line declares, for example, the member `ep_create` for
 /// `ucp_ep_create`.
-#define FLOWTRAIN_UCX_CALLS(X)                                                                   \
-  X(ucp, get_version, void, (unsigned*, unsigned*, unsigned*))                                   \
-  X(ucp, get_version_string, const char*, ())                                                    \
-  X(ucs, status_string, const char*, (Status))                                                   \
-  X(ucp, config_read, Status, (const char*, const char*, Config**))                              \
-  X(ucp, config_modify, Status, (Config*, const char*, const char*))                             \
-  X(ucp, config_release, void, (Config*))                                                        \
-  X(ucp, init_version, Status, (unsigned, unsigned, const Params*, const Config*, Context**))    \
-  X(ucp, cleanup, void, (Context*))                                                              \
-  X(ucp, worker_create, Status, (Context*, const WorkerParams*, Worker**))                       \
-  X(ucp, worker_destroy, void, (Worker*))                                                        \
-  X(ucp, worker_progress, unsigned, (Worker*))                                                   \
-  X(ucp, worker_get_efd, Status, (Worker*, int*))                                                \
-  X(ucp, worker_arm, Status, (Worker*))                                                          \
-  X(ucp, worker_set_am_recv_handler, Status, (Worker*, const AmHandlerParam*))                   \
-  X(ucp, listener_create, Status, (Worker*, const ListenerParams*, Listener**))                  \
-  X(ucp, listener_query, Status, (Listener*, ListenerAttr*))                                     \
-  X(ucp, listener_reject, Status, (Listener*, ConnRequest*))                                     \
-  X(ucp, listener_destroy, void, (Listener*))                                                    \
-  X(ucp, conn_request_query, Status, (ConnRequest*, ConnRequestAttr*))                           \
-  X(ucp, ep_create, Status, (Worker*, const EpParams*, Ep**))                                    \
-  X(ucp, ep_close_nbx, StatusPtr, (Ep*, const RequestParam*))                                    \
-  X(ucp, am_send_nbx, StatusPtr,                                                                 \
-    (Ep*, unsigned, const void*, std::size_t, const void*, std::size_t, const RequestParam*))    \
-  X(ucp, am_recv_data_nbx, StatusPtr, (Worker*, void*, void*, std::size_t, const RequestParam*)) \
-  X(ucp, request_free, void, (void*))                                                            \
-  X(ucp, mem_map, Status, (Context*, const MemMapParams*, Mem**))                                \
+#define FLOWTRAIN_UCX_CALLS(X)                                                                \
+  X(ucp, get_version, void, (unsigned*, unsigned*, unsigned*))                                \
+  X(ucp, get_version_string, const char*, ())                                                 \
+  X(ucs, status_string, const char*, (Status))                                                \
+  X(ucp, config_read, Status, (const char*, const char*, Config**))                           \
+  X(ucp, config_modify, Status, (Config*, const char*, const char*))                          \
+  X(ucp, config_release, void, (Config*))                                                     \
+  X(ucp, init_version, Status, (unsigned, unsigned, const Params*, const Config*, Context**)) \
+  X(ucp, cleanup, void, (Context*))                                                           \
+  X(ucp, worker_create, Status, (Context*, const WorkerParams*, WorkerHandle**))              \
+  X(ucp, worker_destroy, void, (WorkerHandle*))                                               \
+  X(ucp, worker_get_address, Status, (WorkerHandle*, WorkerAddress**, std::size_t*))          \
+  X(ucp, worker_release_address, void, (WorkerHandle*, WorkerAddress*))                       \
+  X(ucp, worker_progress, unsigned, (WorkerHandle*))                                          \
+  X(ucp, worker_get_efd, Status, (WorkerHandle*, int*))                                       \
+  X(ucp, worker_arm, Status, (WorkerHandle*))                                                 \
+  X(ucp, worker_set_am_recv_handler, Status, (WorkerHandle*, const AmHandlerParam*))          \
+  X(ucp, ep_create, Status, (WorkerHandle*, const EpParams*, Ep**))                           \
+  X(ucp, ep_close_nbx, StatusPtr, (Ep*, const RequestParam*))                                 \
+  X(ucp, am_send_nbx, StatusPtr,                                                              \
+    (Ep*, unsigned, const void*, std::size_t, const void*, std::size_t, const RequestParam*)) \
+  X(ucp, am_recv_data_nbx, StatusPtr,                                                         \
+    (WorkerHandle*, void*, void*, std::size_t, const RequestParam*))                          \
+  X(ucp, request_free, void, (void*))                                                         \
+  X(ucp, mem_map, Status, (Context*, const MemMapParams*, Mem**))                             \
   X(ucp, mem_unmap, Status, (Context*, Mem*))
 
 /// UCX's functions, looked up at run time.

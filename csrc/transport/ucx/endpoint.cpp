@@ -13,11 +13,7 @@ namespace {
 /// checked.
 constexpr std::uint64_t kUnannouncedBytes = 128 << 10;
 
-/// UCS_PTR_IS_PTR and UCS_PTR_RAW_STATUS.
-bool is_request(StatusPtr result) {
-  return reinterpret_cast<std::uintptr_t>(result) - 1 <
-         static_cast<std::uintptr_t>(std::intptr_t{kErrLast}) - 1;
-}
+/// UCS_PTR_RAW_STATUS.
 Status status_of(StatusPtr result) {
   return static_cast<Status>(reinterpret_cast<std::intptr_t>(result));
 }
@@ -26,8 +22,10 @@ Status status_of(StatusPtr result) {
 
 Endpoint::~Endpoint() { close(); }
 
-void Endpoint::open(EpParams params, const std::string& what) {
-  params.field_mask |= EpParams::kErrMode | EpParams::kErrHandler;
+void Endpoint::open(const std::string& address, const std::string& what) {
+  EpParams params{};
+  params.field_mask = EpParams::kAddress | EpParams::kErrMode | EpParams::kErrHandler;
+  params.address = address.data();
   params.err_mode = EpParams::kPeer;
   // Found by its handle: an error may still be told after the end of this object.
   params.err_handler.cb = [](void* arg, Ep* ep, Status status) {
@@ -36,7 +34,7 @@ void Endpoint::open(EpParams params, const std::string& what) {
     if (found != endpoints.end()) found->second->tell(Event::Kind::kFailed, {}, status);
   };
   params.err_handler.arg = &engine_;
-  check(engine_.library(), engine_.calls().ep_create(engine_.worker(), &params, &ep_),
+  check(engine_.library(), engine_.calls().ep_create(worker_->get(), &params, &ep_),
         "ucp_ep_create", what);
   engine_.endpoints.emplace(ep_, this);
 }
@@ -51,18 +49,19 @@ void Endpoint::close() noexcept {
   const StatusPtr result = engine_.calls().ep_close_nbx(ep, &param);
   if (is_request(result)) engine_.calls().request_free(result);
   // UCX closes its sockets and queue pairs in its next calls.
-  for (int i = 0; i < 64 && engine_.progress(); ++i) {
+  for (int i = 0; i < 64 && worker_->progress(); ++i) {
   }
   // It cancels what the endpoint has under way, which takes no answer of the peer. To return before
   // would let it write into memory that is granted to others.
   const Deadline deadline = Deadline::in(10);
   while (idle_.size() < operations_.size()) {
-    engine_.progress();
+    worker_->progress();
     if (deadline.passed()) {
       std::fprintf(stderr, "transport UCX: memory of a closed endpoint is still in use; ending\n");
       std::abort();
     }
   }
+  worker_.reset();
 }
 
 void Endpoint::send(const Frame& frame, const std::byte* data, std::uint64_t bytes) {
@@ -71,6 +70,7 @@ void Endpoint::send(const Frame& frame, const std::byte* data, std::uint64_t byt
   param.op_attr_mask = RequestParam::kCallback | RequestParam::kUserData | RequestParam::kFlags;
   param.flags = RequestParam::kReply;
   if (bytes > kUnannouncedBytes) param.flags |= RequestParam::kRndv;
+  if (frame.kind == FrameKind::kHello) param.flags |= RequestParam::kEager;
   param.cb.send = [](void* request, Status status, void* user_data) {
     Operation& ended = *static_cast<Operation*>(user_data);
     ended.of->engine_.calls().request_free(request);
@@ -97,7 +97,7 @@ void Endpoint::receive(const Frame& frame, void* descriptor, std::byte* to, Mem*
     param.memh = handle;
     param.op_attr_mask |= RequestParam::kMemh;
   }
-  end_at_once(operation, engine_.calls().am_recv_data_nbx(engine_.worker(), descriptor, to,
+  end_at_once(operation, engine_.calls().am_recv_data_nbx(worker_->get(), descriptor, to,
                                                           frame.bytes, &param));
 }
 

@@ -4,17 +4,18 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transport/ucx/engine.hpp"
+#include "transport/ucx/worker.hpp"
 
 namespace flowtrain::transport::ucx {
 
 /// One end of a connection of UCX.
 ///
 /// Memory:   an operation for each send and receive that UCX works on. Each refers to this object,
-/// so
-///           `close` waits for them.
+///           so `close` waits for them.
 /// Threads:  that of the engine.
 /// Progress: `close` waits for work of this process alone, never for the peer.
 /// Ordering: frames without a payload arrive in order. Others may overtake each other.
@@ -45,10 +46,14 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
     bool is_receive;
   };
 
-  explicit Endpoint(Engine& engine) : engine_(engine) {}
+  /// @param worker  Ends with the endpoint, unless others have it, too.
+  Endpoint(Engine& engine, std::shared_ptr<Worker> worker)
+      : engine_(engine), worker_(std::move(worker)) {}
 
-  /// Opens it, by address or as the answer to a request.
-  void open(EpParams params, const std::string& what);
+  /// Connects it to a worker. If that worker has connected to this one before, UCX takes the
+  /// endpoint that it has made for its answers.
+  void open(const std::string& address, const std::string& what);
+  const Ep* ep() const { return ep_; }
   void send(const Frame& frame, const std::byte* data, std::uint64_t bytes);
   /// Lets UCX move an announced payload into memory.
   void receive(const Frame& frame, void* descriptor, std::byte* to, Mem* handle);
@@ -62,6 +67,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   virtual void received(const Frame&) {}
 
   Engine& engine_;
+  std::shared_ptr<Worker> worker_;  // While it is open.
 
  private:
   Operation& begin(const Frame& frame, bool is_receive);

@@ -1,7 +1,6 @@
 #include "transport/ucx/engine.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/error.hpp"
 #include "transport/address.hpp"
@@ -11,8 +10,6 @@
 namespace flowtrain::transport {
 namespace ucx {
 namespace {
-
-constexpr unsigned kMajor = 1, kMinor = 13;
 
 /// Settings of a context, on top of those in the environment.
 class Settings {
@@ -37,10 +34,11 @@ class Settings {
 
 }  // namespace
 
-Engine::Engine(const Library& library, const std::string& host, const UcxOptions& options)
-    : library_(library) {
+Engine::Engine(const Library& library, const std::string& host, const UcxOptions& options,
+               GrantTable& grants)
+    : library_(library), host_(host), door_(library.calls, grants) {
   try {
-    start(host, options);
+    start(options);
   } catch (...) {
     stop();
     throw;
@@ -49,58 +47,44 @@ Engine::Engine(const Library& library, const std::string& host, const UcxOptions
 
 Engine::~Engine() { stop(); }
 
-void Engine::start(const std::string& host, const UcxOptions& options) {
-  const std::string what = "transport UCX at " + host;
-  const Address at = address_of(host, "0");
-  const auto chosen = ucx_settings(host, options);
+void Engine::start(const UcxOptions& options) {
+  const std::string what = "transport UCX at " + host_;
+  const auto chosen = ucx_settings(host_, options);
   devices_ = chosen.at("NET_DEVICES");
   Settings settings(library_);
   for (const auto& [name, value] : chosen) settings.set(name, value);
   const Params params{Params::kFeatures, Params::kAm | Params::kWakeup};
   check(library_, calls().init_version(kMajor, kMinor, &params, settings.get(), &context_),
         "ucp_init", what);
-  const WorkerParams of_worker{WorkerParams::kThreadMode, WorkerParams::kSingle};
-  check(library_, calls().worker_create(context_, &of_worker, &worker_), "ucp_worker_create", what);
-  check(library_, calls().worker_get_efd(worker_, &event_fd_), "ucp_worker_get_efd", what);
+  worker_ = std::make_shared<Worker>(library_, context_, &Engine::on_message<true>, this, what);
+}
 
-  AmHandlerParam handler{};
-  handler.field_mask = AmHandlerParam::kId | AmHandlerParam::kCallback | AmHandlerParam::kArg;
-  handler.id = Endpoint::kMessageId;
-  handler.cb = [](void* arg, const void* header, std::size_t header_bytes, void* data,
-                  std::size_t bytes, const AmRecvParam* param) {
-    const auto& open = static_cast<Engine*>(arg)->endpoints;
-    const bool named = (param->recv_attr & AmRecvParam::kReplyEp) != 0;
-    const auto found = named ? open.find(param->reply_ep) : open.end();
-    if (found == open.end()) return kOk;  // Dropped: nobody has said which peer it comes from.
-    const bool announced = (param->recv_attr & AmRecvParam::kRndv) != 0;
+std::shared_ptr<Worker> Engine::make_worker() {
+  return std::make_shared<Worker>(library_, context_, &Engine::on_message<false>, this,
+                                  "transport UCX at " + host_);
+}
+
+/// @param kIsOpen  Whether peers may open sessions.
+template <bool kIsOpen>
+Status Engine::on_message(void* engine, const void* header, std::size_t header_bytes, void* data,
+                          std::size_t bytes, const AmRecvParam* param) {
+  auto& self = *static_cast<Engine*>(engine);
+  // Without an endpoint for answers, nobody has said which peer it comes from.
+  if ((param->recv_attr & AmRecvParam::kReplyEp) == 0) return kOk;
+  const bool announced = (param->recv_attr & AmRecvParam::kRndv) != 0;
+  const auto found = self.endpoints.find(param->reply_ep);
+  if (found != self.endpoints.end()) {
     return found->second->on_message(header, header_bytes, data, bytes, announced);
-  };
-  handler.arg = this;
-  check(library_, calls().worker_set_am_recv_handler(worker_, &handler),
-        "ucp_worker_set_am_recv_handler", what);
-
-  ListenerParams listening{};
-  listening.field_mask = ListenerParams::kSockAddr | ListenerParams::kConnHandler;
-  listening.sockaddr = {at.get(), at.size};
-  listening.conn_handler.cb = [](ConnRequest* request, void* arg) {
-    static_cast<Engine*>(arg)->requests.push_back(request);
-  };
-  listening.conn_handler.arg = this;
-  check(library_, calls().listener_create(worker_, &listening, &listener_), "ucp_listener_create",
-        what);
-  ListenerAttr attr{};
-  attr.field_mask = ListenerAttr::kSockAddr;
-  check(library_, calls().listener_query(listener_, &attr), "ucp_listener_query", what);
-  address_ = text_of(attr.sockaddr);
+  }
+  if (kIsOpen) {
+    self.door_.on_message(param->reply_ep, header, header_bytes, data, bytes, announced);
+  }
+  return kOk;
 }
 
 void Engine::stop() noexcept {
-  for (ConnRequest* const request : std::exchange(requests, {})) {
-    calls().listener_reject(listener_, request);
-  }
-  if (listener_ != nullptr) calls().listener_destroy(listener_);
   for (const Region& region : regions_) calls().mem_unmap(context_, region.handle);
-  if (worker_ != nullptr) calls().worker_destroy(worker_);
+  worker_.reset();
   if (context_ != nullptr) calls().cleanup(context_);
 }
 

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "transport/frame.hpp"
+#include "transport/ucx/door.hpp"
 #include "transport/ucx/ucx.hpp"
+#include "transport/ucx/worker.hpp"
 
 namespace flowtrain::transport::ucx {
 
@@ -24,7 +26,7 @@ struct Event {
   Status status = kOk;  ///< Of a failure.
 };
 
-/// Context, worker and listener of UCX, and the memory that they know.
+/// Context of UCX with the memory that it knows, and the worker that peers connect to.
 ///
 /// Memory:   of UCX. Regions are the caller's and must outlive it.
 /// Threads:  one. UCX has another one, which never calls ours.
@@ -34,18 +36,21 @@ struct Event {
 /// Errors:   UcxError.
 class Engine {
  public:
-  Engine(const Library& library, const std::string& host, const UcxOptions& options);
+  Engine(const Library& library, const std::string& host, const UcxOptions& options,
+         GrantTable& grants);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   const Library& library() const { return library_; }
   const Calls& calls() const { return library_.calls; }
-  Worker* worker() const { return worker_; }
-  Listener* listener() const { return listener_; }
-  const std::string& address() const { return address_; }
+  const std::string& host() const { return host_; }
   const std::string& devices() const { return devices_; }
-  int event_fd() const { return event_fd_; }
+  Door& door() { return door_; }
+  const std::shared_ptr<Worker>& worker() const { return worker_; }
+  /// A worker for one endpoint to a peer. UCX counts the connections between two workers, and pairs
+  /// those of equal number. So a worker that has had an endpoint before could meet another one.
+  std::shared_ptr<Worker> make_worker();
 
   /// Registers memory.
   void add_region(std::byte* data, std::uint64_t bytes);
@@ -55,13 +60,7 @@ class Engine {
   /// Handle of the region that holds these bytes; null if there is none.
   Mem* handle_of(const std::byte* data, std::uint64_t bytes) const;
 
-  /// Lets UCX work. False if there was nothing to do.
-  bool progress() { return calls().worker_progress(worker_) != 0; }
-  /// Prepares a wait for event_fd. False if there is something to do at once.
-  bool arm() { return calls().worker_arm(worker_) != kErrBusy; }
-
   std::deque<Event> events;
-  std::vector<ConnRequest*> requests;                  ///< Of peers that want to connect.
   std::unordered_map<const Ep*, Endpoint*> endpoints;  ///< Those that are open.
 
  private:
@@ -70,16 +69,18 @@ class Engine {
     std::uint64_t bytes;
     Mem* handle;
   };
-  void start(const std::string& host, const UcxOptions& options);
+  void start(const UcxOptions& options);
   void stop() noexcept;
+  template <bool kIsOpen>
+  static Status on_message(void* engine, const void* header, std::size_t header_bytes, void* data,
+                           std::size_t bytes, const AmRecvParam* param);
 
   const Library& library_;
-  Context* context_ = nullptr;
-  Worker* worker_ = nullptr;
-  Listener* listener_ = nullptr;
-  int event_fd_ = -1;  // UCX closes it.
-  std::string address_;
+  std::string host_;
   std::string devices_;
+  Door door_;
+  Context* context_ = nullptr;
+  std::shared_ptr<Worker> worker_;
   std::vector<Region> regions_;
 };
 

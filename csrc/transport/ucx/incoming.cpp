@@ -4,30 +4,41 @@
 #include <utility>
 
 #include "base/clock.hpp"
-#include "transport/address.hpp"
+#include "base/error.hpp"
 
 namespace flowtrain::transport::ucx {
 
-Incoming::Incoming(Engine& engine, ConnRequest* request, GrantTable& grants, Receiver& receiver)
-    : Endpoint(engine), grants_(grants), receiver_(receiver), since_ns_(now_ns()) {
-  ConnRequestAttr attr{};
-  attr.field_mask = ConnRequestAttr::kClientAddress;
-  const Status status = engine.calls().conn_request_query(request, &attr);
-  peer_ = status == kOk ? text_of(attr.client_address) : "an unknown address";
-  EpParams params{};
-  params.field_mask = EpParams::kConnRequest;
-  params.conn_request = request;
-  open(params, "transport UCX: cannot accept " + peer_);
+Incoming::Incoming(Engine& engine, const Door::Guest& guest, GrantTable& grants, Receiver& receiver)
+    : Endpoint(engine, engine.worker()),
+      grants_(grants),
+      receiver_(receiver),
+      session_(guest.session) {
+  const PeerAddress peer = parse_peer(guest.address);
+  peer_ = peer.host;
+  open(peer.worker, "transport UCX: cannot answer " + peer_);
+  if (ep() != guest.from) {
+    throw UcxError("link from " + peer_ + " over UCX: it ended before it was answered, or the " +
+                   "peer gave the address of another");
+  }
+}
+
+void Incoming::welcome() {
+  Frame frame;
+  frame.session = session_;
+  send(frame, nullptr, 0);
 }
 
 void Incoming::expire(std::int64_t ns) {
-  if (!is_open() || (session_ != 0 && !is_refused_) || now_ns() - since_ns_ <= ns) return;
+  if (!is_open() || !is_refused_ || now_ns() - refused_ns_ <= ns) return;
   close();
   end_refused();
 }
 
 void Incoming::dismiss() {
   unreported_ = Reason::kNone;
+  // Over TCP, UCX keeps the connection of an endpoint that it has not opened itself until the peer
+  // closes it: an endpoint that is closed without a word is noticed after 20 s.
+  if (is_open() && !is_refused_) send_refusal(Reason::kNone);
   close();
 }
 
@@ -53,21 +64,11 @@ Status Incoming::on_message(const void* header, std::size_t header_bytes, void* 
 
 Reason Incoming::check(const Frame& frame, void* data, std::size_t bytes, bool announced) {
   if (frame.magic != Frame::kMagic) return Reason::kNotAFrame;
-  if (session_ == 0) return bytes > 0 ? Reason::kUnknownSession : open_session(frame);
   if (frame.session != session_) return Reason::kUnknownSession;
   if (frame.kind == FrameKind::kPlace) return place(frame, data, bytes, announced);
   if (frame.kind != FrameKind::kMessage || bytes > 0 || announced) return Reason::kNotAFrame;
   tell(Event::Kind::kFrame, frame);
   return Reason::kNone;
-}
-
-Reason Incoming::open_session(const Frame& frame) {
-  if (frame.kind != FrameKind::kHello) return Reason::kUnknownSession;
-  const Reason reason = grants_.open(frame.session, frame.header);
-  if (reason != Reason::kNone) return reason;
-  session_ = frame.session;
-  tell(Event::Kind::kFrame, frame);
-  return reason;
 }
 
 Reason Incoming::place(const Frame& frame, void* data, std::size_t bytes, bool announced) {
@@ -102,11 +103,6 @@ void Incoming::handle(const Event& event) {
   if (event.kind == Event::Kind::kFailed) {
     return fail(engine_.calls().status_string(event.status));
   }
-  if (event.kind == Event::Kind::kFrame && frame.kind == FrameKind::kHello) {
-    Frame welcome;
-    welcome.session = session_;
-    return send(welcome, nullptr, 0);
-  }
   if (event.kind == Event::Kind::kFrame) return receiver_.on_message(session_, frame.header);
   receiver_.on_placed(grants_.finish(frame));
   done_.set(frame.number % kWindow);
@@ -130,31 +126,30 @@ void Incoming::acknowledge() {
 
 void Incoming::refuse(Reason reason) {
   unreported_ = reason;
-  since_ns_ = now_ns();
-  if (session_ == 0) {
-    close();  // A stranger is told nothing.
-  } else {
-    // Closed by the peer or when it is overdue: a peer that is closed at once may lose the reason.
-    Frame frame;
-    frame.kind = FrameKind::kRefused;
-    frame.session = session_;
-    frame.reason = reason;
-    send(frame, nullptr, 0);
-  }
+  refused_ns_ = now_ns();
+  // Closed by the peer or when it is overdue: a peer that is closed at once may lose the reason.
+  send_refusal(reason);
   end_refused();
+}
+
+void Incoming::send_refusal(Reason reason) {
+  Frame frame;
+  frame.kind = FrameKind::kRefused;
+  frame.session = session_;
+  frame.reason = reason;
+  send(frame, nullptr, 0);
 }
 
 void Incoming::end_refused() {
   if (unreported_ == Reason::kNone || (is_open() && num_receives() > 0)) return;
   const Refusal refusal{session_, peer_, std::exchange(unreported_, Reason::kNone)};
-  if (session_ != 0) grants_.dismiss(session_);
+  grants_.dismiss(session_);
   receiver_.on_refused(refusal);
 }
 
 void Incoming::fail(const std::string& why) {
   close();
   if (is_refused_) return end_refused();
-  if (session_ == 0) return;
   grants_.dismiss(session_);
   receiver_.on_closed(session_, "link from " + peer_ + " over UCX: " + why);
 }

@@ -16,7 +16,6 @@ namespace flowtrain::transport::ucx {
 namespace {
 
 constexpr const char* kSystem = "libucp.so.0";
-constexpr unsigned kMajor = 1, kMinor = 13;
 
 /// Path of a copy that this process has mapped. Wheels put a hash into the name.
 std::optional<std::string> mapped_path() {
@@ -49,7 +48,7 @@ std::optional<std::string> fill(Library& library, void* handle) {
   unsigned major = 0, minor = 0, release = 0;
   library.calls.get_version(&major, &minor, &release);
   if (major != kMajor || minor < kMinor) {
-    return "it has version " + library.version + ", not 1.13 or a later 1.x";
+    return "it has version " + library.version + ", not 1.14 or a later 1.x";
   }
   return std::nullopt;
 }

@@ -4,26 +4,24 @@
 #include <cstring>
 #include <utility>
 
-#include "transport/address.hpp"
-
 namespace flowtrain::transport::ucx {
 
-Outgoing::Outgoing(Engine& engine, const std::string& address, const Session& session,
+Outgoing::Outgoing(Engine& engine, const PeerAddress& peer, const Session& session,
                    Receiver& receiver)
-    : Endpoint(engine), peer_(address), session_(session.id), receiver_(receiver) {
-  const Address at = parse_address(address);
-  EpParams params{};
-  params.field_mask = EpParams::kFlags | EpParams::kSockAddr;
-  params.flags = EpParams::kClientServer;
-  params.sockaddr = {at.get(), at.size};
-  open(params, "transport UCX: cannot connect to " + address);
+    : Endpoint(engine, engine.make_worker()),
+      peer_(peer.host),
+      own_address_(peer_text(engine.host(), worker_->address())),
+      session_(session.id),
+      receiver_(receiver) {
+  open(peer.worker, "transport UCX: cannot connect to " + peer_);
 }
 
 void Outgoing::greet(const Ticket& ticket) {
   Frame hello;
   hello.session = session_;
   std::copy(ticket.begin(), ticket.end(), hello.header.begin());
-  Endpoint::send(hello, nullptr, 0);
+  Endpoint::send(hello, reinterpret_cast<const std::byte*>(own_address_.data()),
+                 own_address_.size());
 }
 
 std::optional<std::uint64_t> Outgoing::place(const Grant& grant, const Header& header,
@@ -89,7 +87,9 @@ void Outgoing::handle(const Event& event) {
   } else if (frame.magic != Frame::kMagic) {
     fail("the peer sent bytes that are no frame");
   } else if (frame.kind == FrameKind::kRefused) {
-    fail("the peer refused a frame: " + std::string(text(frame.reason)));
+    fail(frame.reason == Reason::kNone
+             ? "the peer has ended the session"
+             : "the peer refused a frame: " + std::string(text(frame.reason)));
   } else if (frame.kind == FrameKind::kHello && !is_welcome_) {
     is_welcome_ = true;
     for (const Item& item : std::exchange(waiting_, {})) {

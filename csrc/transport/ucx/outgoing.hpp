@@ -13,7 +13,7 @@ namespace flowtrain::transport::ucx {
 /// that nothing can overtake the hello. One frame acknowledges all placements up to a number.
 class Outgoing final : public Endpoint, public Link {
  public:
-  Outgoing(Engine& engine, const std::string& address, const Session& session, Receiver& receiver);
+  Outgoing(Engine& engine, const PeerAddress& peer, const Session& session, Receiver& receiver);
   /// Asks the owner to open the session.
   void greet(const Ticket& ticket);
 
@@ -29,6 +29,8 @@ class Outgoing final : public Endpoint, public Link {
                     bool announced) noexcept override;
   void handle(const Event& event) override;
   const std::string& peer() const { return peer_; }
+  /// Null once it is closed.
+  Worker* worker() const { return worker_.get(); }
 
  private:
   struct Item {
@@ -44,6 +46,7 @@ class Outgoing final : public Endpoint, public Link {
   void end(const std::string& error);
 
   std::string peer_;
+  std::string own_address_;
   std::uint64_t session_;
   Receiver& receiver_;
   bool is_welcome_ = false;

@@ -20,20 +20,19 @@ namespace {
 using ucx::Incoming;
 using ucx::Outgoing;
 
-/// Time for a peer to open a session, or to close after it was refused.
+/// Time for a peer to close after it was refused.
 constexpr std::int64_t kPatienceNs = 2'000'000'000;
-constexpr std::size_t kMaxStrangers = 64;
 
 class Ucx final : public Transport {
  public:
   Ucx(const std::string& host, Receiver& receiver, const UcxOptions& options,
       std::uint32_t max_grants)
       : Transport(receiver, max_grants),
-        engine_(ucx::open_library(options.search), host, options),
+        engine_(ucx::open_library(options.search), host, options, grants_),
         epoll_(::epoll_create1(EPOLL_CLOEXEC)),
         timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)) {
     if (!epoll_ || !timer_) throw_errno("transport UCX: cannot make an epoll set");
-    watch(engine_.event_fd());
+    watch(engine_.worker()->event_fd());
     watch(timer_.get());
   }
   ~Ucx() override {
@@ -60,21 +59,31 @@ class Ucx final : public Transport {
     grants_.dismiss(session);
   }
 
-  std::string address() const override { return engine_.address(); }
+  std::string address() const override {
+    return ucx::peer_text(engine_.host(), engine_.worker()->address());
+  }
 
   std::shared_ptr<Link> connect(const std::string& address, const Session& session) override {
-    auto link = std::make_shared<Outgoing>(engine_, address, session, receiver_);
+    auto link = std::make_shared<Outgoing>(engine_, ucx::parse_peer(address), session, receiver_);
+    watch(link->worker()->event_fd());
     link->greet(session.ticket);
     outgoing_.push_back(link);
     return link;
   }
 
   int progress_fd() const override { return epoll_.get(); }
-  bool arm() override { return engine_.events.empty() && engine_.arm(); }
+  bool arm() override {
+    if (!engine_.events.empty() || !engine_.worker()->arm()) return false;
+    return std::ranges::all_of(
+        outgoing_, [](const auto& link) { return !link->is_open() || link->worker()->arm(); });
+  }
 
   bool progress() override {
-    bool did = engine_.progress();
-    for (auto* const request : std::exchange(engine_.requests, {})) accept(request);
+    bool did = engine_.worker()->progress();
+    for (const auto& link : outgoing_) {
+      if (link->is_open()) did |= link->worker()->progress();
+    }
+    look_at_door();
     while (!engine_.events.empty()) {
       const ucx::Event event = std::move(engine_.events.front());
       engine_.events.pop_front();
@@ -89,7 +98,7 @@ class Ucx final : public Transport {
   std::string explain() const override {
     const ucx::Library& library = engine_.library();
     std::string found = "UCX " + library.version + " (" + library.found + ", " + library.path +
-                        ") at " + engine_.address() + " through " + engine_.devices() + ", " +
+                        ") at " + engine_.host() + " through " + engine_.devices() + ", " +
                         std::to_string(engine_.num_regions()) + " regions registered";
     for (const auto& link : outgoing_) {
       if (!link->error().empty()) continue;
@@ -100,9 +109,7 @@ class Ucx final : public Transport {
       }
     }
     for (const auto& connection : incoming_) {
-      if (connection->is_open() && connection->session() != 0) {
-        found += "\n  from " + connection->peer();
-      }
+      if (connection->is_open()) found += "\n  from " + connection->peer();
     }
     return found;
   }
@@ -115,22 +122,25 @@ class Ucx final : public Transport {
     }
   }
 
-  void accept(ucx::ConnRequest* request) {
-    // Of too many strangers the last are dropped, so that they cannot use up all descriptors.
-    if (strangers() >= kMaxStrangers) {
-      engine_.calls().listener_reject(engine_.listener(), request);
-      return;
+  /// Answers the peers that have opened a session. The receiver is told afterwards, since it may
+  /// end sessions.
+  void look_at_door() {
+    std::vector<std::pair<std::uint64_t, std::string>> failed;
+    for (const auto& guest : std::exchange(engine_.door().guests, {})) {
+      try {
+        incoming_.push_back(std::make_shared<Incoming>(engine_, guest, grants_, receiver_));
+        incoming_.back()->welcome();
+      } catch (const std::exception& error) {
+        failed.emplace_back(guest.session, error.what());
+      }
     }
-    try {
-      incoming_.push_back(std::make_shared<Incoming>(engine_, request, grants_, receiver_));
-    } catch (const UcxError&) {
-      // The peer has gone meanwhile; it has no session that could end.
+    for (const auto& [session, why] : failed) {
+      grants_.dismiss(session);
+      receiver_.on_closed(session, why);
     }
-  }
-
-  std::size_t strangers() const {
-    return static_cast<std::size_t>(std::ranges::count_if(
-        incoming_, [](const auto& each) { return each->is_stranger() && each->is_open(); }));
+    for (const Reason reason : std::exchange(engine_.door().refused, {})) {
+      receiver_.on_refused({0, "an unknown address", reason});
+    }
   }
 
   /// Drops what is closed, closes what is overdue, and sets the timer for the rest.
@@ -138,7 +148,7 @@ class Ucx final : public Transport {
     bool waits = false;
     for (std::size_t i = 0; i < incoming_.size(); ++i) {
       incoming_[i]->expire(kPatienceNs);
-      waits = waits || incoming_[i]->is_stranger() || incoming_[i]->is_refused();
+      waits = waits || incoming_[i]->is_refused();
     }
     for (const auto& link : outgoing_) {
       if (link.use_count() == 1) link->abort();  // Its last user has dropped it.

@@ -21,6 +21,10 @@ std::map<std::string, std::string> ucx_settings(const std::string& host, const U
 
 /// UCX, opened at run time: RDMA where the network has it, and TCP.
 ///
+/// Peers connect by the address of a worker of UCX, without a listener of UCX: the connections that
+/// a listener has taken outlive it, and call it when their first bytes arrive. A link has a worker
+/// of its own, which ends with it.
+///
 /// A frame is an active message. A payload of more than 128 KiB is announced by its frame, and
 /// moved into granted memory once the owner has checked it (rendezvous): over TCP by messages that
 /// UCX copies there; for RDMA, UCX is asked to let the owner read from the peer, so that no key for
@@ -32,8 +36,7 @@ std::map<std::string, std::string> ucx_settings(const std::string& host, const U
 ///              through this interface, or the RDMA devices of the same card.
 ///
 /// Errors: UcxError if UCX is not found or cannot be started; BadArgument for an address that is
-/// not
-///         numeric.
+///         not numeric.
 std::unique_ptr<Transport> open_ucx(const std::string& host, Receiver& receiver,
                                     const UcxOptions& options = {},
                                     std::uint32_t max_grants = 4096);

@@ -46,7 +46,7 @@ class Process {
     }
     os::Fd out, in;
   } pipe_;
-  char address_[64] = {};
+  char address_[4096] = {};
   os::Child<std::function<void()>> child_;
 };
 
@@ -91,7 +91,7 @@ inline void a_killed_process_is_an_error(const Subject& s) {
   sending.process.child().send(SIGKILL);
   run({&sending.host}, [&] { return !sending.link->error().empty(); });
   CHECK(sending.host.acknowledged.size() < Process::kPlacements);
-  CHECK(sending.link->error().find(sending.process.address()) != std::string::npos);
+  CHECK(names(sending.link->error(), sending.process.address()));
 }
 
 inline void a_stopped_process_is_a_stall_that_goes_on(const Subject& s) {

@@ -93,6 +93,11 @@ inline bool holds(const Host& host, std::uint64_t offset, const Bytes& expected)
                     host.memory.begin() + static_cast<long>(offset));
 }
 
+/// Whether an error names the peer at this address; what follows a '#' is not for people.
+inline bool names(const std::string& error, const std::string& address) {
+  return error.find(address.substr(0, address.find('#'))) != std::string::npos;
+}
+
 /// Lets hosts progress until something is true.
 template <class Done>
 void run(std::vector<Host*> hosts, Done&& done) {

@@ -7,42 +7,34 @@
 #include <mutex>
 #include <thread>
 
-#include "transport/address.hpp"
 #include "transport/host.hpp"
 #include "transport/ucx/endpoint.hpp"
+#include "transport/ucx/worker.hpp"
 
 namespace flowtrain::transport::conformance {
 
 class RawUcxPeer;
 
-/// A client of UCX without any of our classes, whose endpoints send what they like. A thread of its
-/// own lets it progress.
+/// A context of UCX whose endpoints send what they like. A thread of its own lets them progress.
 class RawUcx {
  public:
   static constexpr std::uint64_t kAm = 1 << 6, kRma = 1 << 1;
 
-  RawUcx(const ucx::Library& library, std::uint64_t features) : calls_(library.calls) {
+  RawUcx(const ucx::Library& opened, std::uint64_t features)
+      : library(opened), calls_(opened.calls) {
     ucx::Config* config = nullptr;
     CHECK(calls_.config_read(nullptr, nullptr, &config) == ucx::kOk);
     CHECK(calls_.config_modify(config, "TLS", "tcp") == ucx::kOk);
     CHECK(calls_.config_modify(config, "NET_DEVICES", "lo") == ucx::kOk);
-    const ucx::Params params{ucx::Params::kFeatures, features};
-    CHECK(calls_.init_version(1, 13, &params, config, &context) == ucx::kOk);
+    // So that it soon asks whether the owner still has its endpoint.
+    CHECK(calls_.config_modify(config, "KEEPALIVE_INTERVAL", "200ms") == ucx::kOk);
+    const ucx::Params params{ucx::Params::kFeatures, features | ucx::Params::kWakeup};
+    CHECK(calls_.init_version(ucx::kMajor, ucx::kMinor, &params, config, &context) == ucx::kOk);
     calls_.config_release(config);
-    const ucx::WorkerParams of_worker{ucx::WorkerParams::kThreadMode, 1};  // Serialized.
-    CHECK(calls_.worker_create(context, &of_worker, &worker_) == ucx::kOk);
-    ucx::AmHandlerParam handler{};
-    handler.field_mask = ucx::AmHandlerParam::kId | ucx::AmHandlerParam::kCallback;
-    handler.id = ucx::Endpoint::kMessageId;
-    handler.cb = [](void*, const void*, std::size_t, void*, std::size_t, const ucx::AmRecvParam*) {
-      return ucx::Status{ucx::kOk};  // Answers of the owner.
-    };
-    CHECK(calls_.worker_set_am_recv_handler(worker_, &handler) == ucx::kOk);
     thread_ = std::jthread([this](const std::stop_token& stop) {
       while (!stop.stop_requested()) {
         locked([this] {
-          calls_.worker_progress(worker_);
-          for (RawUcxPeer* const peer : peers) send_next(*peer);
+          for (RawUcxPeer* const peer : peers) progress(*peer);
         });
         ::usleep(20);
       }
@@ -51,7 +43,6 @@ class RawUcx {
   ~RawUcx() {
     thread_.request_stop();
     thread_.join();
-    calls_.worker_destroy(worker_);
     calls_.cleanup(context);
   }
 
@@ -61,38 +52,40 @@ class RawUcx {
     function();
   }
   const ucx::Calls& calls() const { return calls_; }
-  ucx::Worker* worker() const { return worker_; }
 
+  const ucx::Library& library;
   ucx::Context* context = nullptr;
   std::list<RawUcxPeer*> peers;  // Guarded by the lock.
 
  private:
-  static void send_next(RawUcxPeer& peer);
+  static void progress(RawUcxPeer& peer);
 
   const ucx::Calls& calls_;
-  ucx::Worker* worker_ = nullptr;
   std::mutex mutex_;
   std::jthread thread_;
 };
 
-/// Sends one message after the other, since an older UCX lets them overtake each other.
+/// Sends one message after the other, since an older UCX lets them overtake each other, and nothing
+/// before the answer to a hello.
 class RawUcxPeer final : public Raw {
  public:
   /// @param flag  RequestParam::kEager or kRndv, of the payloads.
-  RawUcxPeer(RawUcx& raw, const std::string& address, unsigned flag) : raw_(raw), flag_(flag) {
-    const Address at = parse_address(address);
+  RawUcxPeer(RawUcx& raw, const std::string& address, unsigned flag)
+      : raw_(raw),
+        flag_(flag),
+        worker_(raw.library, raw.context, &RawUcxPeer::on_message, this, "raw peer") {
+    const std::string at = ucx::parse_peer(address).worker;
     ucx::EpParams params{};
-    params.field_mask = ucx::EpParams::kFlags | ucx::EpParams::kSockAddr | ucx::EpParams::kErrMode |
-                        ucx::EpParams::kErrHandler;
-    params.flags = ucx::EpParams::kClientServer;
-    params.sockaddr = {at.get(), at.size};
+    params.field_mask =
+        ucx::EpParams::kAddress | ucx::EpParams::kErrMode | ucx::EpParams::kErrHandler;
+    params.address = at.data();
     params.err_mode = ucx::EpParams::kPeer;
     params.err_handler.arg = &is_closed_;
     params.err_handler.cb = [](void* closed, ucx::Ep*, ucx::Status) {
       *static_cast<std::atomic<bool>*>(closed) = true;
     };
     raw_.locked([&] {
-      CHECK(raw_.calls().ep_create(raw_.worker(), &params, &ep_) == ucx::kOk);
+      CHECK(raw_.calls().ep_create(worker_.get(), &params, &ep_) == ucx::kOk);
       raw_.peers.push_back(this);
     });
   }
@@ -103,19 +96,23 @@ class RawUcxPeer final : public Raw {
       param.op_attr_mask = ucx::RequestParam::kFlags;
       param.flags = ucx::RequestParam::kForce;
       raw_.calls().ep_close_nbx(ep_, &param);
-      while (is_sending_) raw_.calls().worker_progress(raw_.worker());
+      while (is_sending_) worker_.progress();
     });
   }
 
   void send(const Frame& frame, const Bytes& payload) override {
     Bytes header(sizeof(frame));
     std::memcpy(header.data(), &frame, sizeof(frame));
-    put(header, payload, flag_ | ucx::RequestParam::kReply);
+    const bool is_hello = frame.kind == FrameKind::kHello && payload.empty();
+    const std::string own = ucx::peer_text("raw", worker_.address());
+    const auto* const from = reinterpret_cast<const std::byte*>(own.data());
+    put(header, is_hello ? Bytes(from, from + own.size()) : payload,
+        (is_hello ? ucx::RequestParam::kEager : flag_) | ucx::RequestParam::kReply, is_hello);
   }
-  void put(const Bytes& header, const Bytes& payload, unsigned flags) {
+  void put(const Bytes& header, const Bytes& payload, unsigned flags, bool awaits = false) {
     // A frame alone cannot be announced.
     if (payload.empty()) flags &= ~ucx::RequestParam::kRndv;
-    raw_.locked([&] { messages_.push_back({header, payload, flags}); });
+    raw_.locked([&] { messages_.push_back({header, payload, flags, awaits}); });
   }
   bool is_closed() const { return is_closed_; }
   ucx::Ep* ep() const { return ep_; }
@@ -126,10 +123,18 @@ class RawUcxPeer final : public Raw {
     Bytes header;
     Bytes payload;
     unsigned flags;
+    bool awaits;
   };
 
-  void send_next() {
-    if (is_sending_ || messages_.empty()) return;
+  static ucx::Status on_message(void* self, const void*, std::size_t, void*, std::size_t,
+                                const ucx::AmRecvParam*) {
+    static_cast<RawUcxPeer*>(self)->sending_.awaits = false;
+    return ucx::kOk;
+  }
+
+  void progress() {
+    worker_.progress();
+    if (is_sending_ || sending_.awaits || messages_.empty()) return;
     sending_ = std::move(messages_.front());
     messages_.pop_front();
     ucx::RequestParam param{};
@@ -150,14 +155,15 @@ class RawUcxPeer final : public Raw {
 
   RawUcx& raw_;
   unsigned flag_;
+  ucx::Worker worker_;
   ucx::Ep* ep_ = nullptr;
   std::atomic<bool> is_closed_ = false;
   // Guarded by the lock of raw_.
   std::list<Message> messages_;
-  Message sending_;
+  Message sending_{};
   bool is_sending_ = false;
 };
 
-inline void RawUcx::send_next(RawUcxPeer& peer) { peer.send_next(); }
+inline void RawUcx::progress(RawUcxPeer& peer) { peer.progress(); }
 
 }  // namespace flowtrain::transport::conformance
