@@ -98,7 +98,7 @@ inline void a_new_link_goes_on_where_the_last_one_ended(const Subject& s, std::u
   pair.run([&] {
     there.step(random() % 3);
     back.step(random() % 3);
-    if (random() % 60 == 0) {
+    if (pair.did && random() % 30 == 0) {
       const auto which = random() % 3;
       if (which != 0) pair.a.gateway->detach("b");
       if (which != 1) pair.b.gateway->detach("a");
@@ -122,7 +122,7 @@ inline void a_replaced_gateway_goes_on(const Subject& s, std::uint64_t seed) {
   std::uint64_t published = 0;  // By gateways that were replaced.
   pair.run([&] {
     there.step(random() % 3);
-    if (random() % 80 == 0) {
+    if (pair.did && random() % 30 == 0) {
       if (!replaces_sender) published += pair.b.gateway->traffic()[0].in.items;
       (replaces_sender ? pair.a : pair.b).replace();
       for (auto left = random() % 4; left > 0; --left) pair.progress();

@@ -113,7 +113,7 @@ struct Pair {
     b.gateway->connect("a");
   }
   bool progress() {
-    bool did = false;
+    did = false;
     for (Host* const host : {&a, &b}) {
       did |= host->gateway->progress();
       for (auto& end : host->gateway->wait(Deadline::in(0))) host->ended.push_back(std::move(end));
@@ -134,6 +134,7 @@ struct Pair {
   }
 
   std::uint64_t sessions = 0;
+  bool did = false;  // The last progress.
   Host a, b;
 };
 
