@@ -81,12 +81,26 @@ class Gateway:
     pool. Peers agree upon sessions beforehand, as `flowtrain.hosts` does.
     """
 
-    def __init__(self, pool: Pool, *, interface: str) -> None:
-        """Open the payload path, TCP.
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        interface: str,
+        path: Literal["tcp", "ucx"] = "tcp",
+        ucx: str = "",
+        ucx_others: Sequence[str] = (),
+    ) -> None:
+        """Open the payload path.
 
         Args:
             pool: Pool of this host.
             interface: Numeric address on which peers reach this host.
+            path: The same for all peers.
+            ucx: Path of `libucp.so.0`; by default it is searched.
+            ucx_others: Further copies, tried after that of the system.
+
+        Raises:
+            UcxError: No UCX can be used.
         """
 
     @property

@@ -39,10 +39,11 @@ class Hosts:
         run: Folder of the run.
         folder: Folder for what the other host has.
         pools: Folder for its pools.
+        path: Options of both gateways for the path of payloads.
     """
 
-    def __init__(self, run: Path, folder: Path, pools: Path) -> None:
-        self.run, self.there = run, folder / "there"
+    def __init__(self, run: Path, folder: Path, pools: Path, *path: str) -> None:
+        self.run, self.there, self.path = run, folder / "there", path
         self.token = folder / "token"
         self.token.write_text("0123456789abcdef" * 2)
         self.token.chmod(0o600)
@@ -65,15 +66,18 @@ class Hosts:
 
     def listen(self, at: str = "127.0.0.1:0") -> str:
         """Start the gateway of the run's host; where it listens."""
-        listen = ("--listen", at, "--name", "here", "--token", self.token)
+        listen = ("--listen", at, "--name", "here", "--token", self.token, *self.path)
         self.start("here", "host", self.run, *listen, there=False)
         return self.wait_for("join the run at ").split()[0]
 
     def join(self, address: str) -> None:
         """Start the gateway of the other host, and wait until ranks can join there."""
-        join = ("--join", address, "--name", "there", "--token", self.token, "--timeout", 30)
-        self.start("there", "host", self.there, *join, there=True)
+        self.start_join(address, *self.path)
         self.wait_for("host there is connected")
+
+    def start_join(self, address: str, *path: str) -> None:
+        join = ("--join", address, "--name", "there", "--token", self.token, "--timeout", 30)
+        self.start("there", "host", self.there, *join, *path, there=True)
 
     def encode(self, name: str) -> None:
         """Start an encoder rank on the other host."""
@@ -154,7 +158,11 @@ def test_encoder_ranks_of_another_host_make_the_same_numbers(
     hosts = Hosts(tmp_path / "run", tmp_path, pools)
 
     def meanwhile(store: JobStore, ranks: list[ForkServerProcess]) -> None:
-        hosts.join(hosts.listen())
+        address = hosts.listen()
+        hosts.start_join(address, "--path", "ucx")
+        assert hosts.processes.pop("there").wait(LIMIT_S) == 2
+        assert "--path ucx: payloads of the host that listens" in hosts.log.read_text()
+        hosts.join(address)
         hosts.encode("first")
         wait_for_ready(store, 2)
         [local] = [rank for rank in ranks if rank.name == "encoder.0"]
@@ -168,17 +176,22 @@ def test_encoder_ranks_of_another_host_make_the_same_numbers(
 
 @pytest.mark.deep
 @pytest.mark.limit(480)
+@pytest.mark.parametrize("path", ["tcp", "ucx"])
 def test_deaths_and_stops_on_both_hosts_change_no_number(
-    undisturbed: Path, tmp_path: Path, pools: Path, data: Path
+    undisturbed: Path, tmp_path: Path, pools: Path, data: Path, path: str
 ) -> None:
     """All encoder ranks are on the other host; they and the gateways are killed in turn."""
+    options = ["--path", path]
+    if path == "ucx":
+        wheel = pytest.importorskip("libucx", reason="make bench-setup installs libucx-cu12")
+        options += ["--ucx", str(Path(wheel.__path__[0]) / "lib" / "libucp.so.0")]
     tree = elastic_tree(
         tmp_path / "run",
         data,
         flow={"encoder_ranks": 1, "timeout_s": 120.0},
         debug={"fault": "faults:hold:backbone.0", "delay_ms": 500.0},
     )
-    hosts = Hosts(tmp_path / "run", tmp_path, pools)
+    hosts = Hosts(tmp_path / "run", tmp_path, pools, *options)
 
     def meanwhile(store: JobStore, ranks: list[ForkServerProcess]) -> None:
         def progress(name: str) -> None:

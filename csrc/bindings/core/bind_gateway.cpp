@@ -12,6 +12,7 @@
 #include "channel/layout/names.hpp"
 #include "gateway/gateway.hpp"
 #include "transport/sockets/sockets.hpp"
+#include "transport/ucx/ucx.hpp"
 
 namespace py = pybind11;
 
@@ -33,13 +34,18 @@ void destroy(Gateway* gateway) {
   delete gateway;
 }
 
-std::shared_ptr<Gateway> make(std::shared_ptr<Pool> pool, const std::string& interface) {
+std::shared_ptr<Gateway> make(std::shared_ptr<Pool> pool, const std::string& interface,
+                              const std::string& path, const std::string& ucx,
+                              const std::vector<std::string>& ucx_others) {
   pool->check_open();
-  return {new Gateway(std::move(pool),
-                      [&](transport::Receiver& receiver) {
-                        return transport::open_sockets(interface, receiver);
-                      }),
-          &destroy};
+  if (path != "tcp" && path != "ucx") {
+    throw BadArgument("Gateway: path='" + path + "' must be 'tcp' or 'ucx'");
+  }
+  const auto open = [&](transport::Receiver& receiver) -> std::unique_ptr<transport::Transport> {
+    if (path == "tcp") return transport::open_sockets(interface, receiver);
+    return transport::open_ucx(interface, receiver, {{ucx, ucx_others}, {}});
+  };
+  return {new Gateway(std::move(pool), open), &destroy};
 }
 
 transport::Session session_of(const Session& given, const char* what) {
@@ -114,7 +120,8 @@ void bind_gateway(py::module_& module) {
     };
   };
   py::class_<Gateway, std::shared_ptr<Gateway>>(module, "Gateway")
-      .def(py::init(&make), py::arg("pool"), py::kw_only(), py::arg("interface"))
+      .def(py::init(&make), py::arg("pool"), py::kw_only(), py::arg("interface"),
+           py::arg("path") = "tcp", py::arg("ucx") = "", py::arg("ucx_others") = py::list())
       .def_property_readonly("address", &Gateway::address)
       .def_property_readonly("process", &Gateway::process)
       .def_property_readonly(

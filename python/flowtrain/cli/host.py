@@ -45,6 +45,15 @@ def add_parser(commands: Any) -> None:
         metavar="ADDRESS",
         help="address of this host for payloads and collectives (default: that of the connection)",
     )
+    parser.add_argument(
+        "--path",
+        choices=("tcp", "ucx"),
+        default="tcp",
+        help="how payloads go, the same on all hosts; UCX uses RDMA where the network has it",
+    )
+    parser.add_argument(
+        "--ucx", default="", metavar="FILE", help="libucp.so.0 for --path ucx (default: searched)"
+    )
     parser.add_argument("--name", help="name of this host (default: its hostname)")
     parser.add_argument(
         "--timeout",
@@ -89,7 +98,7 @@ def _host(given: argparse.Namespace) -> int:
         at = _endpoint(given)
 
         def command(folder: Path) -> list[str]:
-            options = ("listen", "token", "name", "interface", "timeout")
+            options = ("listen", "token", "name", "interface", "path", "ucx", "timeout")
             values = {name: getattr(given, name) for name in options}
             flags = [(f"--{name}", str(value)) for name, value in values.items() if value]
             return ["host", str(folder), *(word for flag in flags for word in flag)]
@@ -123,6 +132,8 @@ def _endpoint(given: argparse.Namespace) -> Any:
         port=int(port),
         interface=given.interface or (host if given.listen else _address_towards(host, int(port))),
         token=read_token(given.token),
+        path=given.path,
+        ucx=given.ucx,
     )
 
 

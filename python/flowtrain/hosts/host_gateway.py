@@ -12,11 +12,12 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from flowtrain.hosts.guests import Guests
 from flowtrain.hosts.handshake import HostError, HostLeft, Identity, Session, admit, join
 from flowtrain.hosts.peering import Facts, Peering
+from flowtrain.hosts.ucx import copies_in_packages
 from flowtrain_core import FlowTrainError, Gateway, Pool
 
 RETRY_S = 0.2
@@ -30,6 +31,7 @@ _VERDICT_S = 0.3
 # For the peers to be told why this host leaves.
 _LEAVE_S = 1.0
 
+Payloads = Literal["tcp", "ucx"]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter, Session], Awaitable[None]]
 
 
@@ -46,6 +48,8 @@ class HostGateway:
         interface: Numeric address on which peers reach it.
         tell: Takes what people should know.
         introduces: Whether it introduces its peers to each other.
+        path: Payload path, the same for all peers.
+        ucx: Path of `libucp.so.0` for the path ucx; by default it is searched.
         serves: What admitted connections of other purposes get, by the purpose.
     """
 
@@ -58,14 +62,18 @@ class HostGateway:
         interface: str,
         tell: Callable[[str], None],
         introduces: bool = False,
+        path: Payloads = "tcp",
+        ucx: str = "",
         serves: Mapping[str, Serve] | None = None,
     ) -> None:
         self._identity, self._token = identity, token
         self._tell = tell
         self._introduces, self._interface = introduces, interface
-        self.gateway = Gateway(pool, interface=interface)
+        others = copies_in_packages() if path == "ucx" else []
+        self.gateway = Gateway(pool, interface=interface, path=path, ucx=ucx, ucx_others=others)
         self._facts = Facts(
             address=self.gateway.address,
+            path=path,
             pool=self.gateway.pool_nonce,
             process=self.gateway.process,
             max_cells=self.gateway.max_cells,

@@ -21,6 +21,8 @@ class Facts:
 
     address: str
     """Of the payload path."""
+    path: str
+    """Of payloads: tcp or ucx."""
     pool: int
     """Nonce of the pool."""
     process: int
@@ -132,6 +134,11 @@ class Peering:
 
     def _admit(self, facts: Facts) -> None:
         own = self._own
+        if facts.path != own.path:
+            raise HostError(
+                f"its payloads go by {facts.path}, and those of this host by {own.path}; give "
+                "flowtrain host the same --path on all hosts"
+            )
         if list(facts.rings) != list(own.rings):
             raise HostError(
                 f"its pool has the rings {', '.join(facts.rings)}, and this one "

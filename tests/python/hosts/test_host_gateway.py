@@ -22,15 +22,16 @@ __all__ = ["eventually", "spawn"]
 Eventually = Callable[[Callable[[], object]], None]
 
 RINGS = ("there", "back")
-# Arguments: name of the host and its pool, whether it joins, port.
+# Arguments: name of the host and its pool, whether it joins, port, UCX for payloads or "".
 HOST = """
 import asyncio
 from flowtrain.hosts import HostGateway, HostError, Identity
-async def main(host, does, port):
+async def main(host, does, port, ucx):
     pool = Pool.open(host, label="gateway", timeout_s=30)
     own = Identity(host=host, version="1", job="j", incarnation="1", tower="t", processor="p")
     gateway = HostGateway(
-        pool, own, b"token", interface="127.0.0.1", tell=print, introduces=does == "listen"
+        pool, own, b"token", interface="127.0.0.1", tell=print, introduces=does == "listen",
+        path="ucx" if ucx else "tcp", ucx=ucx,
     )
     if does == "join":
         await gateway.join("127.0.0.1", port, timeout_s=60)
@@ -38,7 +39,10 @@ async def main(host, does, port):
         _, port = await gateway.listen("127.0.0.1", port)
         print(f"port {port}")
         await gateway.failure()
-asyncio.run(main(*sys.argv[1:3], int(sys.argv[3])))
+try:
+    asyncio.run(main(*sys.argv[1:3], int(sys.argv[3]), sys.argv[4]))
+except HostError as error:
+    print(error)
 """
 ARRAY_OF = """
 from array import array as array_type
@@ -88,7 +92,7 @@ class Host:
     """
 
     def __init__(self, name: str, spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.name = name
+        self.name, self.ucx = name, ""
         self._spawn = spawn
         self.folder = tempfile.mkdtemp(prefix="flowtrain-test-", dir="/dev/shm")
         monkeypatch.setenv("FLOWTRAIN_POOL_DIR", self.folder)
@@ -99,7 +103,7 @@ class Host:
         return self._spawn(code, *args, env=os.environ | self._env)
 
     def gateway(self, does: str, port: int) -> Process:
-        return self.start(HOST, self.name, does, port)
+        return self.start(HOST, self.name, does, port, self.ucx)
 
     def close(self) -> None:
         self.pool.close()
@@ -113,6 +117,12 @@ def hosts(spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Host,
     yield a, b
     a.close()
     b.close()
+
+
+@pytest.fixture
+def ucx() -> str:
+    wheel = pytest.importorskip("libucx", reason="make bench-setup installs libucx-cu12")
+    return str(Path(wheel.__path__[0]) / "lib" / "libucp.so.0")
 
 
 def told(process: Process, pattern: str) -> re.Match[str]:
@@ -234,6 +244,23 @@ def random_kills(hosts: tuple[Host, Host], folder: Path, *, seed: int, kills: in
 
 def test_random_kills_lose_nothing(hosts: tuple[Host, Host], tmp_path: Path) -> None:
     random_kills(hosts, tmp_path, seed=1, kills=12)
+
+
+def test_random_kills_lose_nothing_over_ucx(
+    hosts: tuple[Host, Host], tmp_path: Path, ucx: str
+) -> None:
+    for host in hosts:
+        host.ucx = ucx
+    random_kills(hosts, tmp_path, seed=1, kills=12)
+
+
+def test_hosts_with_other_paths_are_told_so(hosts: tuple[Host, Host], ucx: str) -> None:
+    a, b = hosts
+    a.ucx = ucx
+    listening = b.gateway("listen", 0)
+    port = int(told(listening, r"port (\d+)")[1])
+    joining = a.gateway("join", port)
+    told(joining, "payloads go by tcp, and those of this host by ucx; give .* the same --path")
 
 
 @pytest.mark.deep

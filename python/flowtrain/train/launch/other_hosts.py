@@ -18,6 +18,7 @@ from flowtrain.config.load import load
 from flowtrain.hosts import Control, HostError, HostGateway, HostLeft, Identity, join
 from flowtrain.hosts.forward import Forward, to_loopback
 from flowtrain.hosts.handshake import ASKS, Session
+from flowtrain.hosts.host_gateway import Payloads
 from flowtrain.train.control.job import GATEWAY_LABEL, HOST_LABEL, Job
 from flowtrain.train.launch.host_files import check_shared, write_files
 from flowtrain.train.launch.stops import Stops, first_of, say, stopped_by_signals
@@ -49,6 +50,8 @@ class Endpoint:
         host: Numeric address to listen on, or of the peer.
         port: Its port; 0 lets the system choose one to listen on.
         interface: Numeric address on which peers reach the payload path of this host.
+        path: Payload path, the same on all hosts.
+        ucx: Path of `libucp.so.0` for the path ucx; by default it is searched.
         token: Of the job.
     """
 
@@ -57,6 +60,8 @@ class Endpoint:
     port: int
     interface: str
     token: bytes
+    path: Payloads = "tcp"
+    ucx: str = ""
 
     def identity(self, nonce: str, *, purpose: str = "gateway") -> Identity:
         """Identity of this host in a job."""
@@ -113,12 +118,15 @@ async def _host(folder: Path, found: JobFile, at: Endpoint, stops: Stops) -> Non
             "files": {name: folder.joinpath(name).read_text() for name in (CONFIG, FINGERPRINT)},
             "elastic": load(folder / CONFIG).elastic,
             "rings": list(pool.rings),
+            "path": at.path,
         }
         gateway = HostGateway(
             pool,
             at.identity(job.nonce),
             at.token,
             interface=at.interface,
+            path=at.path,
+            ucx=at.ucx,
             tell=say,
             introduces=True,
             serves={
@@ -211,6 +219,11 @@ def join_host(folder: Path, to: Endpoint, *, timeout_s: float) -> int:
 async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -> None:
     async with asyncio.timeout(timeout_s):
         facts = await _ask(to, timeout_s=timeout_s)
+    if facts["path"] != to.path:
+        raise ConfigError(
+            f"--path {to.path}: payloads of the host that listens at {to.host}:{to.port} go by "
+            f"{facts['path']}; give --path {facts['path']}"
+        )
     nonce = facts["nonce"]
     there = read_job(job_path(folder))
     is_shared = there is not None and there.job.nonce == nonce
@@ -240,7 +253,15 @@ async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -
         max_lanes=facts["max_lanes"],
         label=HOST_LABEL,
     ) as pool:
-        gateway = HostGateway(pool, to.identity(nonce), to.token, interface=to.interface, tell=say)
+        gateway = HostGateway(
+            pool,
+            to.identity(nonce),
+            to.token,
+            interface=to.interface,
+            path=to.path,
+            ucx=to.ucx,
+            tell=say,
+        )
         write_job(
             folder,
             job,
