@@ -68,7 +68,9 @@ def add_parser(commands: Any) -> None:
 def run(given: argparse.Namespace) -> int:
     from flowtrain.config import ConfigError
 
-    is_folder = given.join is not None or given.config.is_dir()
+    # The folder of a run that has just been started may not be there yet.
+    is_missing = not given.config.exists() and given.config.suffix not in (".yaml", ".yml")
+    is_folder = given.join is not None or given.config.is_dir() or is_missing
     if is_folder and not (given.listen or given.join):
         raise ConfigError(
             f"{given.config}: give its YAML file to host a run, or --listen or --join for one that "
