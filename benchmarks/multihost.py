@@ -3,7 +3,7 @@
 Needs root and iproute2. Runs are undisturbed, or the link is
 cut, or the second host is killed as a whole. A frozen run with encoder ranks on both hosts goes on
 without the second one. Any other run ends with an error, and goes on by a resume. Each is compared
-with a run on one host, sample by sample.
+with a run on one host, sample by sample. Payloads go over TCP, and where UCX is installed over UCX.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +115,7 @@ def write_tree(tree: dict[str, Any]) -> Path:
 class Run:
     """A run over two hosts."""
 
-    def __init__(self, case: str, event: str, folder: Path, data: Path) -> None:
+    def __init__(self, case: str, event: str, path: str, folder: Path, data: Path) -> None:
         self.case, self.event, self.folder = CASES[case], event, folder
         self.run, self.token = folder / "run", folder / "token"
         folder.mkdir()
@@ -121,7 +123,7 @@ class Run:
         self.token.chmod(0o600)
         delay_ms = DELAYS_MS.get(case, DELAYS_MS[event])
         self.config = write_tree(tree_of(case, self.run, data, delay_ms=delay_ms))
-        self.row: dict[str, Any] = {"case": case, "event": event, "path": "tcp"}
+        self.row: dict[str, Any] = {"case": case, "event": event, "path": path}
 
     def log(self, name: str) -> Path:
         return self.folder / name
@@ -140,7 +142,9 @@ class Run:
     def _attempt(self, here: Host, there: Host, *more: str) -> int:
         for log in ("here", "there"):
             self.log(log).unlink(missing_ok=True)
-        flags = ("--token", self.token, "--timeout", 60)
+        flags = ["--token", self.token, "--timeout", 60, "--path", self.row["path"]]
+        if self.row["path"] == "ucx" and (wheel := find_spec("libucx")) is not None:
+            flags += ["--ucx", Path(str(wheel.origin)).parent / "lib" / "libucp.so.0"]
         listens = ("--listen", f"{here.address}:{PORT}", *flags)
         if self.case.ranks:
             command = ("host", self.config, *more, *listens)
@@ -221,6 +225,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print nothing but the last line")
     parser.add_argument("--match", default="*", help="cases to run, such as 'strict*'")
+    parser.add_argument(
+        "--paths",
+        type=lambda text: text.split(","),
+        default=["tcp", "ucx"] if find_spec("libucx") else ["tcp"],
+        help="paths of payloads, such as tcp,ucx (default: both, if libucx-cu12 is installed)",
+    )
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="flowtrain-multihost-"))
     try:
@@ -229,7 +239,7 @@ def main() -> None:
         write_digits(data, train=SAMPLES, heldout=4, seed=3, sizes=SMALLEST)
         bases: dict[str, Path] = {}
         rows = []
-        for number, (case, event) in enumerate(ROWS):
+        for number, (path, (case, event)) in enumerate(product(given.paths, ROWS)):
             if not fnmatch(case, given.match):
                 continue
             if case not in bases:
@@ -241,7 +251,7 @@ def main() -> None:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                 )
-            run = Run(case, event, folder / f"run-{number}", data)
+            run = Run(case, event, path, folder / f"run-{number}", data)
             rows.append(run.go() | compare(run.run, bases[case]))
             if not given.json:
                 print(rows[-1], flush=True)
