@@ -1,17 +1,21 @@
 """Runs over two hosts, which namespaces on this machine emulate.
 
-Needs root and iproute2. Runs are undisturbed, or the link is
-cut, or the second host is killed as a whole. A frozen run with encoder ranks on both hosts goes on
-without the second one. Any other run ends with an error, and goes on by a resume. Each is compared
-with a run on one host, sample by sample. Payloads go over TCP, and where UCX is installed over UCX.
+Needs root and iproute2. Runs are undisturbed, or the link is cut, or the second host is killed as a
+whole. A frozen run with encoder ranks on both hosts goes on without the second one; in another one
+encoder ranks join, leave and die at random. Any other run ends with an error, and goes on by a
+resume. Each is compared with a run on one host, sample by sample. Payloads go over TCP, and where
+UCX is installed over UCX.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,6 +42,9 @@ SAMPLES, STEPS = 240, 30
 # Ranks of the other host take seconds to start, and are to make much of the frozen run; in the
 # other runs, there is to be a checkpoint before the event.
 DELAYS_MS = {"frozen 1 + 1": 400.0, "none": 0.0, "cut": 60.0, "kill": 60.0}
+# Changes of the encoder ranks of a frozen run, and the largest number of commands that run them.
+CHANGES, MOST_COMMANDS, BETWEEN_S = 20, 3, 1.5
+CHANGES_DELAY_MS = 2000.0
 
 
 def wait_for(log: Path, pattern: str, since: int = 0) -> re.Match[str]:
@@ -77,7 +84,7 @@ CASES = {
         {"backbone": (1, 1), "encoder": (0, 1)},
     ),
     "strict colocated 2": Case({"flow": {"ranks": 2}}, {"colocated": (1, 1)}),
-    "strict 1 + 2, FSDP2": Case(
+    "strict FSDP2 1 + 2": Case(
         {
             "flow": {"encoder_ranks": 1, "backbone_ranks": 2},
             "parallel": {"backbone": {"sharding": "full"}},
@@ -86,10 +93,10 @@ CASES = {
     ),
 }
 ROWS = [
-    *(("frozen 1 + 1", event) for event in ("none", "cut", "kill")),
+    *(("frozen 1 + 1", event) for event in ("none", "cut", "kill", "changes")),
     *(("strict 1 + 2", event) for event in ("none", "cut", "kill")),
     ("strict colocated 2", "none"),
-    ("strict 1 + 2, FSDP2", "none"),
+    ("strict FSDP2 1 + 2", "none"),
 ]
 
 
@@ -121,7 +128,9 @@ class Run:
         folder.mkdir()
         self.token.write_text("multihost-benchmark-token")
         self.token.chmod(0o600)
-        delay_ms = DELAYS_MS.get(case, DELAYS_MS[event])
+        delay_ms = DELAYS_MS.get(case) or DELAYS_MS[event]
+        if event == "changes":
+            delay_ms = CHANGES_DELAY_MS
         self.config = write_tree(tree_of(case, self.run, data, delay_ms=delay_ms))
         self.row: dict[str, Any] = {"case": case, "event": event, "path": path}
 
@@ -162,7 +171,9 @@ class Run:
             self._start_ranks(here, there)
         else:
             there.popen(*PROGRAM, "encoder", "--job", folder, log=self.log("there"))
-        if self.event != "none":
+        if self.event == "changes":
+            self._change(run, {here: self.run, there: folder})
+        elif self.event != "none":
             self._disturb(here, there)
         code = run.wait(LIMIT_S)
         if self.event == "none" and not more:
@@ -185,6 +196,27 @@ class Run:
                     *("-m", "flowtrain", "rank", "--job", self.run, "--world", world),
                     log=self.log(f"{world}-{node}"),
                 )
+
+    def _change(self, run: subprocess.Popen[bytes], folders: dict[Host, Path]) -> None:
+        """Let encoder ranks join, leave and die at random on both hosts, while the run goes on."""
+        rng = random.Random(1)
+        commands: list[subprocess.Popen[bytes]] = []
+        counts = Counter[str]()
+        while counts.total() < CHANGES and run.poll() is None:
+            commands = [command for command in commands if command.poll() is None]
+            kinds = ["join"] * (len(commands) < MOST_COMMANDS) + ["leave", "die"] * bool(commands)
+            kind = rng.choice(kinds)
+            if kind == "join":
+                host, folder = rng.choice(list(folders.items()))
+                words = ("encoder", "--job", folder)
+                commands.append(host.popen(*PROGRAM, *words, log=self.log("encoders")))
+            else:
+                command = commands.pop(rng.randrange(len(commands)))
+                for pid in Host.children(command.pid):
+                    os.kill(pid, signal.SIGTERM if kind == "leave" else signal.SIGKILL)
+            counts[kind] += 1
+            time.sleep(BETWEEN_S)
+        self.row["changes"] = dict(counts)
 
     def _disturb(self, here: Host, there: Host) -> None:
         """Cut the link or kill the other host, once that has made some of the steps."""
@@ -224,7 +256,7 @@ def compare(run: Path, base: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print nothing but the last line")
-    parser.add_argument("--match", default="*", help="cases to run, such as 'strict*'")
+    parser.add_argument("--match", default="*", help="cases to run, such as 'strict*' or '*cut*'")
     parser.add_argument(
         "--paths",
         type=lambda text: text.split(","),
@@ -240,7 +272,7 @@ def main() -> None:
         bases: dict[str, Path] = {}
         rows = []
         for number, (path, (case, event)) in enumerate(product(given.paths, ROWS)):
-            if not fnmatch(case, given.match):
+            if not fnmatch(f"{case}, {event}, {path}", given.match):
                 continue
             if case not in bases:
                 bases[case] = folder / f"base-{number}"
