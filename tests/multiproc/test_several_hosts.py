@@ -12,6 +12,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from forked import ForkedProcess, start_command
 from forked_ranks import trained
 from rich.console import Console
 from rich.table import Table
-from support import TESTS, run_tree
+from support import TESTS, descendants, run_tree
 
 from flowtrain.observe.hosts import hosts_table
 from flowtrain.observe.report import write_report
@@ -62,17 +63,20 @@ class Hosts:
     def start(self, *more: str) -> None:
         """Start all hosts, and each rank where it belongs."""
         self._start("here", "here", "host", self._config, *more, "--listen", "127.0.0.1:0")
-        address = self.wait_for("here", "can join the run at ")
+        self._address = self.wait_for("here", "can join the run at ")
         for host in OTHERS:
-            self._start(host, host, "host", self.run, "--join", address, "--timeout", 30)
+            self.join(host, host, self.run)
         for label, host in PLACES.items():
             world, _, rank = label.partition(".")
             ranks = ("rank", "--job", self.run, "--world", world)
             self._start(label, host, *ranks, RANK=rank, LOCAL_RANK="0")
 
+    def join(self, name: str, host: str, folder: Path) -> None:
+        self._start(name, host, "host", folder, "--join", self._address, "--timeout", 30)
+
     def _start(self, name: str, host: str, *words: object, **env: str) -> None:
         if words[0] == "host":
-            words += ("--name", host, "--token", self._token)
+            words += ("--name", name, "--token", self._token)
         log = str(self.folder / f"{name}.log")
         Path(log).unlink(missing_ok=True)  # That of a process before.
         self.processes[name] = start_command(
@@ -155,6 +159,9 @@ def test_a_run_over_several_hosts_makes_the_numbers_of_one(
     hosts: Hosts, on_one_host: list[dict[str, Any]]
 ) -> None:
     hosts.start()
+    hosts.join("stray", "there", hosts.folder / "elsewhere")
+    assert hosts.processes.pop("stray").wait(LIMIT_S) == 2
+    assert "put the run on a file system that all hosts share" in hosts.text("stray")
     assert set(hosts.codes().values()) == {0}, hosts.logs()
     assert read_log(hosts.run / "metrics.jsonl") == on_one_host
     assert (hosts.run / "final/config.json").exists()
@@ -168,17 +175,21 @@ def test_a_run_over_several_hosts_makes_the_numbers_of_one(
 
 
 @pytest.mark.deep
-def test_a_stopped_gateway_saves_the_run_which_goes_on_later(
-    hosts: Hosts, on_one_host: list[dict[str, Any]]
+@pytest.mark.parametrize("stopped", ["one gateway", "all"])
+def test_a_signal_saves_the_run_which_goes_on_later(
+    hosts: Hosts, on_one_host: list[dict[str, Any]], stopped: str
 ) -> None:
     hosts.start()
     hosts.wait_for_steps(1)
-    os.kill(hosts.processes["there"].pid, signal.SIGTERM)
+    names = ["there"] if stopped == "one gateway" else list(hosts.processes)
+    started = [hosts.processes[name].pid for name in names]
+    for pid in [*started, *(below for process in started for below in descendants(process))]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
     codes = hosts.codes()
     assert codes["here"] == codes["there"] == 128 + signal.SIGTERM, hosts.logs()
-    assert "waits for encoder.0 to leave" in hosts.text(
-        "there"
-    ) and "which are saved" in hosts.text("here")
+    assert "waits for encoder.0 to leave" in hosts.text("there")
+    assert "which are saved" in hosts.text("here")
     assert 0 < len(read_log(hosts.run / "metrics.jsonl")) < 5
     hosts.start("--resume")
     assert set(hosts.codes().values()) == {0}, hosts.logs()
