@@ -19,6 +19,8 @@ ASKS = "job"
 """Purpose of a joiner that does not know the job yet, and asks for it."""
 # Of these, the two sides must have the same.
 _SAME = ("version", "job", "incarnation", "tower", "processor")
+_COPY = "; copy the files of the model from the host of the run"
+_WAYS_OUT = {"version": "; install the same one on all hosts", "tower": _COPY, "processor": _COPY}
 
 
 class HostError(FlowTrainError, ConnectionError):
@@ -108,7 +110,8 @@ def _check_same(ours: Identity, theirs: Identity, *, purpose: str) -> None:
     for name in _SAME[:1] if purpose == ASKS else _SAME:
         here, there = getattr(ours, name), getattr(theirs, name)
         if here != there:
-            raise HostError(f"its {name} is {there!r}, and here it is {here!r}")
+            way_out = _WAYS_OUT.get(name, "")
+            raise HostError(f"its {name} is {there!r}, and here it is {here!r}{way_out}")
 
 
 def _session(token: bytes, talk: tuple[bytes, ...], peer: Identity, joins: bool) -> Session:

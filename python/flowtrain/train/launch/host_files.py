@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,39 @@ import yaml
 
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import load
-from flowtrain.data.model_files import changed_names
+from flowtrain.config.schema import ModelConfig
+from flowtrain.data.model_files import changed_names, model_hashes
 from flowtrain.train.state import atomic
 from flowtrain.train.state.resume import FINGERPRINT, fingerprint
 from flowtrain.train.state.run_folder import CONFIG
+
+_OF_PROCESSOR = (".json", ".jinja", ".model", ".txt")
+_DIGITS = 16
+
+
+def model_digests(model: ModelConfig) -> dict[str, str]:
+    """Digests of the model's files, by what a handshake calls them.
+
+    `tower` covers configuration and weights, `processor` what makes samples of images and texts.
+
+    Args:
+        model: Section `model` of a run.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    hashes = model_hashes(model.folder, weights=model.path is not None)
+    of_tower = {
+        name: digest
+        for name, digest in hashes.items()
+        if name == "config.json" or not name.endswith(_OF_PROCESSOR)
+    }
+    others = {name: digest for name, digest in hashes.items() if name not in of_tower}
+    return {"tower": _digest(of_tower), "processor": _digest(others)}
+
+
+def _digest(hashes: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:_DIGITS]
 
 
 def check_shared(folder: Path, files: dict[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from flowtrain.hosts.forward import Forward, to_loopback
 from flowtrain.hosts.handshake import ASKS, Session
 from flowtrain.hosts.host_gateway import Payloads
 from flowtrain.train.control.job import GATEWAY_LABEL, HOST_LABEL, Job
-from flowtrain.train.launch.host_files import check_shared, write_files
+from flowtrain.train.launch.host_files import check_shared, model_digests, write_files
 from flowtrain.train.launch.stops import Stops, first_of, say, stopped_by_signals
 from flowtrain.train.state import atomic
 from flowtrain.train.state.job_file import JobFile, job_path, read_job, wait_for_job, write_job
@@ -63,15 +63,24 @@ class Endpoint:
     path: Payloads = "tcp"
     ucx: str = ""
 
-    def identity(self, nonce: str, *, purpose: str = "gateway") -> Identity:
-        """Identity of this host in a job."""
+    def identity(
+        self, nonce: str, digests: Mapping[str, str] | None = None, *, purpose: str = "gateway"
+    ) -> Identity:
+        """Identity of this host in a job.
+
+        Args:
+            nonce: Name of the attempt.
+            digests: Of `model_digests`; None before the model is known.
+            purpose: Use of the connection.
+        """
+        digests = digests or {}
         return Identity(
             host=self.name,
             version=flowtrain_core.__version__,
             job=nonce,
             incarnation=nonce,
-            tower="",
-            processor="",
+            tower=digests.get("tower", ""),
+            processor=digests.get("processor", ""),
             purpose=purpose,
         )
 
@@ -109,20 +118,20 @@ def host_run(folder: Path, at: Endpoint, *, timeout_s: float) -> int:
 
 
 async def _host(folder: Path, found: JobFile, at: Endpoint, stops: Stops) -> None:
-    job = found.job
+    job, config = found.job, load(folder / CONFIG)
     with Pool.open(job.pool, label=GATEWAY_LABEL, timeout_s=_JOB_S) as pool:
         facts = {
             "nonce": job.nonce,
             "resume": found.resume,
             "of_run": found.of_run,
             "files": {name: folder.joinpath(name).read_text() for name in (CONFIG, FINGERPRINT)},
-            "elastic": load(folder / CONFIG).elastic,
+            "elastic": config.elastic,
             "rings": list(pool.rings),
             "path": at.path,
         }
         gateway = HostGateway(
             pool,
-            at.identity(job.nonce),
+            at.identity(job.nonce, model_digests(config.model)),
             at.token,
             interface=at.interface,
             path=at.path,
@@ -238,10 +247,11 @@ async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -
             "system that all hosts share, at the same path"
         )
     host = to.name if is_shared else None
+    digests = model_digests(load(folder / CONFIG).model)
 
     async def connect() -> Streams:
         reader, writer = await asyncio.open_connection(to.host, to.port)
-        await join(reader, writer, to.token, to.identity(nonce, purpose=_STORE))
+        await join(reader, writer, to.token, to.identity(nonce, digests, purpose=_STORE))
         return reader, writer
 
     store = Forward(connect, say)
@@ -255,7 +265,7 @@ async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -
     ) as pool:
         gateway = HostGateway(
             pool,
-            to.identity(nonce),
+            to.identity(nonce, digests),
             to.token,
             interface=to.interface,
             path=to.path,
