@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 import yaml
-from forked import ForkedProcess, start_command
+from connect_parity import write_weights
+from forked import ForkedProcess, start_command, start_program
 from forked_ranks import trained
 from rich.console import Console
 from rich.table import Table
@@ -30,12 +31,14 @@ from flowtrain.train.state.logs import read_log
 from flowtrain.train.state.traffic import read_traffic
 
 LIMIT_S = 90.0
+LOOP = TESTS.parent / "examples" / "connect.py"
 # The backbone is divided between two hosts, and the encoder is on the third: features and their
 # gradients, collectives and checkpoints cross, not all by the first host.
 SHARDED = {
     "flow": {"encoder_ranks": 1, "backbone_ranks": 2, "plan_ahead": 1},
     "parallel": {"backbone": {"sharding": "full"}},
 }
+CONFIG = "run.yaml"
 OTHERS = ("there", "far")
 PLACES = {"backbone.0": "here", "backbone.1": "far", "encoder.0": "there"}
 
@@ -45,13 +48,11 @@ class Hosts:
 
     Args:
         folder: Folder of the run and of what is beside it.
-        tree: The run.
+        run: Folder of the run.
     """
 
-    def __init__(self, folder: Path, tree: dict[str, Any]) -> None:
-        self.folder, self.run = folder, Path(tree["run"])
-        self._config, self._token = folder / "run.yaml", folder / "token"
-        self._config.write_text(yaml.safe_dump(tree))
+    def __init__(self, folder: Path, run: Path) -> None:
+        self.folder, self.run, self._token = folder, run, folder / "token"
         self._token.write_text("0123456789abcdef" * 2)
         self._token.chmod(0o600)
         self._pools = {
@@ -62,35 +63,34 @@ class Hosts:
 
     def start(self, *more: str) -> None:
         """Start all hosts, and each rank where it belongs."""
-        self._start("here", "here", "host", self._config, *more, "--listen", "127.0.0.1:0")
-        self._address = self.wait_for("here", "can join the run at ")
+        self.listen(self.folder / CONFIG, *more)
         for host in OTHERS:
             self.join(host, host, self.run)
         for label, host in PLACES.items():
             world, _, rank = label.partition(".")
             ranks = ("rank", "--job", self.run, "--world", world)
-            self._start(label, host, *ranks, RANK=rank, LOCAL_RANK="0")
+            self.command(label, host, *ranks, RANK=rank, LOCAL_RANK="0")
+
+    def listen(self, run: Path, *more: str) -> None:
+        self.command("here", "here", "host", run, *more, "--listen", "127.0.0.1:0")
+        self._address = self.wait_for("here", "can join the run at ")
 
     def join(self, name: str, host: str, folder: Path) -> None:
-        self._start(name, host, "host", folder, "--join", self._address, "--timeout", 30)
+        self.command(name, host, "host", folder, "--join", self._address, "--timeout", 30)
 
-    def _start(self, name: str, host: str, *words: object, **env: str) -> None:
+    def command(self, name: str, host: str, *words: object, **env: str) -> None:
         if words[0] == "host":
             words += ("--name", name, "--token", self._token)
         log = str(self.folder / f"{name}.log")
         Path(log).unlink(missing_ok=True)  # That of a process before.
-        self.processes[name] = start_command(
-            [str(word) for word in words],
-            {
-                **os.environ,
-                # `debug.fault` names functions of `faults.py`.
-                "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.getenv("PYTHONPATH")])),
-                "FLOWTRAIN_POOL_DIR": self._pools[host],
-                "OMP_NUM_THREADS": "1",
-                **env,
-            },
-            (log, log),
-        )
+        given = {**os.environ, **self._env(host), **env}
+        self.processes[name] = start_command([str(word) for word in words], given, (log, log))
+
+    def program(self, name: str, host: str, program: Path, *given: object) -> None:
+        self.processes[name] = start_program(program, *given, **self._env(host))
+
+    def _env(self, host: str) -> dict[str, str]:
+        return {"FLOWTRAIN_POOL_DIR": self._pools[host], "OMP_NUM_THREADS": "1"}
 
     def text(self, name: str) -> str:
         log = self.folder / f"{name}.log"
@@ -143,7 +143,8 @@ def hosts(tmp_path: Path, data: Path) -> Iterator[Hosts]:
         checkpoint={"every": 2},
         **SHARDED,
     )
-    found = Hosts(tmp_path, tree)
+    tmp_path.joinpath(CONFIG).write_text(yaml.safe_dump(tree))
+    found = Hosts(tmp_path, tmp_path / "run")
     yield found
     found.end()
 
@@ -219,3 +220,29 @@ def test_any_death_ends_all_processes_with_an_error_that_names_it(
     hosts.start("--resume")
     assert set(hosts.codes().values()) == {0}, hosts.logs()
     assert read_log(hosts.run / "metrics.jsonl") == on_one_host
+
+
+@pytest.mark.deep
+def test_a_loop_of_the_user_has_its_encoder_on_another_host(tmp_path: Path, data: Path) -> None:
+    model, samples = tmp_path / "model", data / "several.jsonl"  # Beside its images.
+    shutil.copytree(data / "model", model)
+    write_weights(model)
+    lines = data.joinpath("train.jsonl").read_text().splitlines(keepends=True)
+    samples.write_text("".join(lines[:24]))
+    weights = []
+    for place in ("here", "there"):
+        folder = tmp_path / place
+        folder.mkdir()
+        hosts = Hosts(folder, folder / "out.job")
+        try:
+            hosts.program("loop", "here", LOOP, model, samples, folder / "out")
+            if place == "there":
+                hosts.listen(hosts.run)
+                hosts.join("there", "there", hosts.run)
+            hosts.command("encoder", place, "encoder", "--job", hosts.run)
+            assert set(hosts.codes().values()) == {0}, hosts.logs()
+            assert place == "here" or "flowtrain encoder --job" in hosts.text("there")
+            weights.append((folder / "out/model.safetensors").read_bytes())
+        finally:
+            hosts.end()
+    assert weights[0] == weights[1]

@@ -280,7 +280,8 @@ async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -
             interface=to.interface,
             host=host,
         )
-        joins = "flowtrain encoder" if facts["elastic"] else "torchrun ... -m flowtrain rank"
+        is_encoder = facts["elastic"] or not facts["of_run"]
+        joins = "flowtrain encoder" if is_encoder else "torchrun ... -m flowtrain rank"
         say(f"ranks of this host can join: {joins} --job {folder}")
         stops.ranks, stops.asks = partial(_labels, gateway), partial(_ask_to_leave, gateway)
         try:
