@@ -197,12 +197,23 @@ def test_a_signal_saves_the_run_which_goes_on_later(
     assert read_log(hosts.run / "metrics.jsonl") == on_one_host
 
 
+def gateway_of(launcher: int) -> int:
+    """The gateway that a launcher has started."""
+    [found] = [
+        pid
+        for pid in descendants(launcher)
+        if b"--listen" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    return found
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize(
     ("killed", "named"),
     [
         ("there", "host there is gone"),
         ("here", "the process that hosts the run has died"),
+        ("gateway", "the gateway to other hosts (pid "),
         ("backbone.1", "rank backbone.1"),
         ("encoder.0", "rank encoder.0"),
         ("backbone.0", "rank backbone.0"),
@@ -213,7 +224,10 @@ def test_any_death_ends_all_processes_with_an_error_that_names_it(
 ) -> None:
     hosts.start()
     hosts.wait_for_steps(3)
-    hosts.processes.pop(killed).kill()
+    if killed == "gateway":
+        os.kill(gateway_of(hosts.processes["here"].pid), signal.SIGKILL)
+    else:
+        hosts.processes.pop(killed).kill()
     codes = hosts.codes()
     assert 0 not in [code for name, code in codes.items() if name not in OTHERS], hosts.logs()
     assert named in hosts.logs(), hosts.logs()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import socket
+import time
 from pathlib import Path
 
 from flowtrain.config.layout import WorldLayout
@@ -107,6 +108,9 @@ def wait_for_ranks(config: RunConfig, host: RunHost) -> None:
         if (dead := host.pool.wait_dead(timeout_s=_POLL_S)) is not None:
             if config.elastic and comes_and_goes(dead.label):
                 continue
+            # The ranks of other hosts are gone with the gateway, whose end says more.
+            time.sleep(_POLL_S)
+            host.poll()
             raise RunFailed(f"the run ended early; {_described(dead, store)}")
         alive = {lane.label for lane in host.pool.lanes() if lane.state == "alive"}
         # A rank leaves the pool after all ranks are done.
