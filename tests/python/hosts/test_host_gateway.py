@@ -246,6 +246,7 @@ def test_random_kills_lose_nothing(hosts: tuple[Host, Host], tmp_path: Path) -> 
     random_kills(hosts, tmp_path, seed=1, kills=12)
 
 
+@pytest.mark.deep
 def test_random_kills_lose_nothing_over_ucx(
     hosts: tuple[Host, Host], tmp_path: Path, ucx: str
 ) -> None:
@@ -254,6 +255,7 @@ def test_random_kills_lose_nothing_over_ucx(
     random_kills(hosts, tmp_path, seed=1, kills=12)
 
 
+@pytest.mark.deep
 def test_hosts_with_other_paths_are_told_so(hosts: tuple[Host, Host], ucx: str) -> None:
     a, b = hosts
     a.ucx = ucx
