@@ -298,15 +298,22 @@ def test_an_error_of_the_core_is_one_line(
     assert capsys.readouterr().err == "flowtrain: no memory\n"
 
 
-def test_a_host_waits_for_the_folder_of_a_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (("--listen", "127.0.0.1:0"), "no run or loop has begun there within --timeout=0.1 s"),
+        (("--join", "127.0.0.1:1"), "no host of a run has answered there within --timeout=0.1 s"),
+    ],
+)
+def test_a_host_waits_for_a_run_as_long_as_it_is_told(
+    option: tuple[str, str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     token = tmp_path / "token"
     token.write_text("0123456789abcdef")
     token.chmod(0o600)
-    options = ["--listen", "127.0.0.1:0", "--token", str(token), "--timeout", "0.1"]
+    options = [*option, "--token", str(token), "--timeout", "0.1"]
     assert main(["host", str(tmp_path / "later"), *options]) == 2
-    assert "no run or loop has begun there within --timeout=0.1 s" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
 
 
 def test_the_doctor_finds_no_fault_on_a_test_machine(

@@ -226,8 +226,15 @@ def join_host(folder: Path, to: Endpoint, *, timeout_s: float) -> int:
 
 
 async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -> None:
-    async with asyncio.timeout(timeout_s):
-        facts = await _ask(to, timeout_s=timeout_s)
+    try:
+        async with asyncio.timeout(timeout_s):
+            facts = await _ask(to, timeout_s=timeout_s)
+    except TimeoutError as error:
+        raise HostError(
+            f"--join {to.host}:{to.port}: no host of a run has answered there within --timeout="
+            f"{timeout_s:g} s; start `flowtrain host` with --listen on the host of the run, or "
+            "give a longer timeout"
+        ) from error
     if facts["path"] != to.path:
         raise ConfigError(
             f"--path {to.path}: payloads of the host that listens at {to.host}:{to.port} go by "
