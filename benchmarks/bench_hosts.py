@@ -94,7 +94,7 @@ while True:
 
 
 class Log:
-    """What a process prints."""
+    """Output of a process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -21,6 +21,8 @@ from flowtrain.hosts.ucx import copies_in_packages
 from flowtrain_core import FlowTrainError, Gateway, Pool
 
 RETRY_S = 0.2
+# Between tries at a host that refuses this one, or is too busy to answer.
+_REFUSED_S = 1.0
 # The ranks of a peer that does not come back in this time have died.
 RETURN_S = 2.0
 # A peer that does not come back in this time is forgotten: what it was to get goes back.
@@ -84,7 +86,8 @@ class HostGateway:
         self._guests = Guests(pool, self.gateway)
         self._serves = serves or {}
         self._peers: dict[str, Peering] = {}
-        self._meetings: dict[str, asyncio.Task[None]] = {}
+        # By name and address: a host that comes again listens elsewhere.
+        self._meetings: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._gone: dict[str, list[asyncio.TimerHandle]] = {}
         self._server: asyncio.Server | None = None
         self._loop = asyncio.get_running_loop()
@@ -141,18 +144,25 @@ class HostGateway:
 
     def _meet(self, listen: dict[str, str]) -> None:
         """Go to the hosts to which this one was introduced, if they do not come themselves."""
-        wanted = {name: at for name, at in listen.items() if name < self._identity.host}
-        for name in self._meetings.keys() - wanted:
-            self._meetings.pop(name).cancel()
-        for name in wanted.keys() - self._meetings:
-            self._meetings[name] = self._track(self._join_introduced(wanted[name]))
+        wanted = {(name, at) for name, at in listen.items() if name < self._identity.host}
+        for each in self._meetings.keys() - wanted:
+            self._meetings.pop(each).cancel()
+        for each in wanted - self._meetings.keys():
+            self._meetings[each] = self._track(self._join_introduced(each[1]))
 
     async def _join_introduced(self, at: str) -> None:
+        """Join a host for as long as the first one introduces it."""
         host, _, port = at.rpartition(":")
-        try:
-            await self._join(host, int(port), math.inf)
-        except (HostError, ValueError) as error:
-            self._tell(str(error))
+        while True:
+            try:
+                await self._join(host, int(port), math.inf)
+                return
+            except HostLeft as left:
+                self._tell(str(left))
+                return
+            except (HostError, ValueError) as error:
+                self._tell(str(error))
+            await asyncio.sleep(_REFUSED_S)
 
     def _introductions(self, to: Peering) -> dict[str, str]:
         others = [peer for peer in self._peers.values() if peer is not to]

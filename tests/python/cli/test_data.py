@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checked(
     request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Any, Path]:
-    """What the command says of the bad lines with so many workers, and the lengths it writes."""
+    """Report of the command on the bad lines, for a number of workers, and its file of lengths."""
     lengths = tmp_path_factory.mktemp("lengths") / "lengths.jsonl"
     with redirect_stdout(StringIO()) as printed:
         assert run_check(folder, "--workers", request.param, "--lengths", str(lengths)) == 1

@@ -76,7 +76,7 @@ def run_external_ranks(config: RunConfig, host: RunHost, *, resume: bool) -> Non
     Args:
         config: The run, whose folder holds its configuration.
         host: The job's host.
-        resume: Resume from the latest checkpoint.
+        resume: As for `run_local_ranks`; these ranks learn it from the file of the job.
 
     Raises:
         RunFailed: A rank failed or died.

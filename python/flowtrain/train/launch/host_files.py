@@ -69,7 +69,7 @@ def check_shared(folder: Path, files: dict[str, str]) -> None:
 
 
 def _fingerprints(folder: Path, files: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the run's host has read, and the same of this host.
+    """Fingerprints of the run on its own host and on this one.
 
     Raises:
         ConfigError: The contents of models or data are others; the message names them.

@@ -189,20 +189,28 @@ def _silent(*connection: Any) -> Control:
 
 async def _record_traffic(folder: Path, host: str, gateway: Gateway) -> None:
     """Write what a gateway moves into the folder, again and again."""
-    written = None
+    written, told = None, False
     while True:
         if (traffic := _traffic(host, gateway)) != written:
-            write_traffic(folder, traffic)
-            written = traffic
+            try:
+                write_traffic(folder, traffic)
+                written = traffic
+            except OSError as error:  # Of a full disk, for example; the run goes on.
+                if not told:
+                    say(f"{error}: `flowtrain top` and reports lack the links of this host")
+                told = True
         await asyncio.sleep(_RECORD_S)
 
 
 def _end_record(folder: Path, host: str, gateway: Gateway) -> None:
-    say(gateway.explain())
-    write_traffic(folder, _traffic(host, gateway))
-    edges = folder / EDGES
-    edges.mkdir(exist_ok=True)
-    atomic.write_text(edges / f"{GATEWAY_LABEL}.{host}.txt", gateway.explain() + "\n")
+    text, edges = gateway.explain(), folder / EDGES
+    say(text)
+    try:
+        write_traffic(folder, _traffic(host, gateway))
+        edges.mkdir(exist_ok=True)
+        atomic.write_text(edges / f"{GATEWAY_LABEL}.{host}.txt", text + "\n")
+    except OSError as error:
+        say(f"{error}: the folder lacks the path and the links of this host")
 
 
 def _traffic(host: str, gateway: Gateway) -> HostTraffic:

@@ -18,7 +18,7 @@ TRAFFIC = "traffic"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeerTraffic:
-    """What one host has exchanged with another, since its gateway started.
+    """Traffic of one host with another, since its gateway started.
 
     Attributes:
         peer: Name of the other host.

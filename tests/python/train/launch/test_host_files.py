@@ -1,4 +1,4 @@
-"""What two hosts compare of the model before one joins the other."""
+"""Digests of the model, which two hosts compare before one joins the other."""
 
 from __future__ import annotations
 

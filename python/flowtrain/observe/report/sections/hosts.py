@@ -1,4 +1,4 @@
-"""What the hosts of a run have sent each other."""
+"""Traffic between the hosts of a run."""
 
 from __future__ import annotations
 
