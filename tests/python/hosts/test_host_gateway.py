@@ -155,11 +155,14 @@ def test_hosts_that_have_joined_meet_each_other(
         told(joining, "host a is connected")
         a.pool.add_segment(classes=[(4096, 1)])
         producer, consumer = Producer(a.pool, ring="there"), Consumer(c.pool, ring="there")
-        for key in range(3):
+        for key in range(4):
             producer.lease((1024,), "float32", timeout_s=60).publish(key)
             item = consumer.get(timeout_s=60)
             assert item.key == key
             item.release()
+            if key == 1:  # It comes again at another address.
+                joining.kill()
+                told(c.gateway("join", port), "host a is connected")
         assert in_use(b.pool) == 0
     finally:
         c.close()
