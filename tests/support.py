@@ -6,6 +6,7 @@ import importlib.util
 import ipaddress
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -188,10 +189,17 @@ class Run:
         return name if "." in name else f"{name}.{log.parts[-2]}"
 
     def kill_all(self) -> None:
+        """Kill the launcher and all its descendants, and wait until all have ended."""
+        ends = []
         for pid in [self.process.pid, *descendants(self.process.pid)]:
             with suppress(ProcessLookupError):
+                ends.append(os.pidfd_open(pid))
                 os.kill(pid, signal.SIGKILL)
         self.wait()
+        # A rank holds its pool until its memory is freed.
+        for end in ends:
+            select.select([end], [], [])
+            os.close(end)
 
 
 def _executed(
