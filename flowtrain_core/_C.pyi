@@ -67,6 +67,8 @@ class _Traffic(TypedDict):
     stalled_s: float
     sent_items: int
     sent_bytes: int
+    staged_items: int
+    lost_items: int
     unreleased_there: int
     received_items: int
     received_bytes: int

@@ -45,9 +45,13 @@ namespace flowtrain::cuda {
   X(IpcGetMemHandle, 4010)               \
   X(IpcOpenMemHandle, 11000)             \
   X(IpcCloseMemHandle, 4010)             \
+  X(StreamCreate, 2000)                  \
+  X(StreamDestroy, 4000)                 \
+  X(StreamQuery, 2000)                   \
   X(StreamSynchronize, 2000)             \
   X(StreamWriteValue64, 11070)           \
   X(StreamWaitValue64, 11070)            \
+  X(LaunchHostFunc, 10000)               \
   X(MemcpyHtoDAsync, 3020)               \
   X(MemcpyDtoHAsync, 3020)               \
   X(MemcpyDtoDAsync, 3020)

@@ -7,6 +7,7 @@
 #include "cuda/context.hpp"
 #include "cuda/device.hpp"
 #include "cuda/driver.hpp"
+#include "cuda/staging.hpp"
 #include "cuda/stream_order.hpp"
 
 namespace flowtrain::cuda {
@@ -149,6 +150,12 @@ class IpcResource final : public memory::Resource {
                                                    const DeviceId& device,
                                                    const std::string& what) const override {
     return std::make_shared<const StreamOrder>(page, facts_of(device).ordinal, what);
+  }
+
+  std::unique_ptr<memory::Staging> staging(std::shared_ptr<const Memory> segment,
+                                           memory::OnDone on_done,
+                                           const std::string& name) const override {
+    return make_staging(std::move(segment), std::move(on_done), name);
   }
 
   std::string why_not(const DeviceId& device) const override { return why_not_shared(device); }

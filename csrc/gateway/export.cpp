@@ -17,7 +17,7 @@ Name name_of(const channel::Item& item) {
 
 /// How a segment of this pool is divided, for its mirror.
 std::vector<SourcePart> parts_of(const channel::Control& control, SourceId source) {
-  const channel::SegmentEntry& entry = control.segment((source & 0xff) - 1);
+  const channel::SegmentEntry& entry = entry_of(control, source);
   const std::uint32_t classes = std::min<std::uint32_t>(entry.num_classes, channel::kMaxClasses);
   std::vector<SourcePart> parts;
   for (std::uint32_t k = 0; k < classes; ++k) {
@@ -58,7 +58,7 @@ void Export::begin(std::shared_ptr<transport::Link> link, std::uint64_t session,
     if (since == Since::kNew) entry.is_acknowledged = false;
     if (entry.is_acknowledged && since == Since::kReplaced) {
       theirs.push_back(cell);
-    } else {
+    } else if (entry.state != State::kStaging) {
       taken_.push_back(cell);
     }
   }
@@ -73,7 +73,7 @@ void Export::end() {
   placing_.clear();
   std::vector<std::uint32_t> released;
   for (auto& [cell, entry] : entries_) {
-    entry.state = State::kTaken;
+    if (entry.state != State::kStaging) entry.state = State::kTaken;
     if (entry.is_released) released.push_back(cell);
   }
   for (const std::uint32_t cell : released) release(cell);
@@ -81,8 +81,10 @@ void Export::end() {
 
 bool Export::progress() {
   if (!link_) return false;
-  const bool did = take();
-  return send() || did;
+  bool did = take();
+  did |= finish_staging();
+  did |= send();
+  return did;
 }
 
 bool Export::take() {
@@ -93,23 +95,42 @@ bool Export::take() {
       if (items.empty()) break;
       did = true;
       for (const std::shared_ptr<channel::Item>& item : items) {
-        if (item->data() == nullptr && item->descriptor().bytes > 0) {
-          throw MemoryUnreachable("pool '" + pool_->name() + "', ring '" +
-                                  pool_->control().ring_name(rings_[i]) +
-                                  "': an item for another host lies in memory of a device, which " +
-                                  "this path cannot read; give the producer a segment of the host");
-        }
         const SourceId source = source_of(item->descriptor().address);
         if (!sources_.contains(source)) {
           sources_[source] = parts_of(pool_->control(), source);
           announce(source);
         }
-        entries_.insert_or_assign(item->cell(), Entry{.item = item, .ring = rings_[i]});
-        taken_.push_back(item->cell());
+        Entry entry{.item = item, .ring = rings_[i], .staging = stagings_.of(*item)};
+        if (entry.staging) {
+          entry.state = State::kStaging;
+          entry.fetch = entry.staging->fetch(*item);
+        }
+        (entry.staging ? staging_ : taken_).push_back(item->cell());
+        entries_.insert_or_assign(item->cell(), std::move(entry));
       }
     }
   }
   return did;
+}
+
+/// Whether a copy to the host has ended.
+bool Export::finish_staging() {
+  const auto finish = [&](std::uint32_t cell) {
+    const Entry& entry = entries_.at(cell);
+    if (!entry.staging->is_done(entry.fetch)) return false;
+    try {
+      entry.item->confirm();
+    } catch (const StaleAddress&) {
+      ++counts_.lost;
+      release(cell);
+      return true;
+    }
+    entries_.at(cell).state = State::kTaken;
+    taken_.push_back(cell);
+    ++counts_.staged_items;
+    return true;
+  };
+  return std::erase_if(staging_, finish) > 0;
 }
 
 void Export::announce(SourceId source) {
@@ -159,7 +180,8 @@ bool Export::place(std::uint32_t cell, Entry& entry) {
   std::copy(std::begin(descriptor.shape), std::end(descriptor.shape), header.shape);
   const auto number = link_->place(
       {session_, grant.slot, grant.generation, grant.region, grant.offset, grant.bytes},
-      header_of(header), entry.item->data(), descriptor.bytes);
+      header_of(header), entry.staging ? entry.staging->data_of(*entry.item) : entry.item->data(),
+      descriptor.bytes);
   if (!number) return false;
   placing_.emplace(*number, cell);
   return true;
@@ -213,19 +235,15 @@ Export::Entry* Export::find(const Name& item) {
 
 void Export::release(std::uint32_t cell) {
   const auto found = entries_.find(cell);
-  const std::shared_ptr<channel::Item> item = std::move(found->second.item);
+  const Entry entry = std::move(found->second);
   entries_.erase(found);
-  item->release();
+  // Of what was copied, the read has ended.
+  entry.item->release(entry.staging ? std::optional(memory::kByHost) : std::nullopt);
 }
 
 void Export::sweep() {
   for (auto& [source, parts] : sources_) {
-    const auto word = pool_->control()
-                          .segment((source & 0xff) - 1)
-                          .word.load(std::memory_order_acquire);  // sync: segment.word
-    const bool lasts =
-        channel::has_memory(word) && channel::generation_of(word) == (source >> 8 & 0xffff);
-    if (lasts || parts.empty()) continue;
+    if (parts.empty() || lasts(pool_->control(), source)) continue;
     parts.clear();
     if (link_) announce(source);
   }

@@ -12,6 +12,7 @@
 #include "channel/pool.hpp"
 #include "gateway/message.hpp"
 #include "gateway/peer.hpp"
+#include "gateway/stagings.hpp"
 #include "transport/transport.hpp"
 
 namespace flowtrain::gateway {
@@ -22,21 +23,23 @@ namespace flowtrain::gateway {
 /// slab and the credit of a producer return when they would on one host, and what is lost with a
 /// link, or with the peer, is still here.
 ///
-///   taken -> wanted -> placing -> held, then released
+///   (staging ->) taken -> wanted -> placing -> held, then released
 ///
-/// Taken: to be asked for over this link. Wanted: asked for. Placing: on its way. Held: published
-/// there. A new link begins with `taken`: the peer knows what it has. If the peer's process was
-/// replaced, it does not, and what it had acknowledged is in its pool without it: released here.
+/// Staging: on its way from the memory of a device to the host. Taken: to be asked for over this
+/// link. Wanted: asked for. Placing: on its way to the peer. Held: published there. A new link
+/// begins with `taken`: the peer knows what it has. If the peer's process was replaced, it does
+/// not, and what it had acknowledged is in its pool without it: released here.
 ///
 /// Memory:   the slabs that it has taken, one entry for each.
 /// Threads:  one.
 /// Progress: never waits. If it is destroyed, or its process dies, the items go back to their
 /// rings. Ordering: none between items. Errors:   BrokenRule for what the peer may not send;
-/// MemoryUnreachable for an item in memory
-///           that the host cannot access; otherwise as Consumer.
+/// otherwise as Consumer and
+///           memory::Staging.
 class Export {
  public:
-  explicit Export(std::shared_ptr<channel::Pool> pool) : pool_(std::move(pool)) {}
+  Export(std::shared_ptr<channel::Pool> pool, Stagings& stagings)
+      : pool_(std::move(pool)), stagings_(stagings) {}
 
   /// Takes the items of one more ring, which has this number here and there.
   void add_ring(std::uint16_t ring);
@@ -59,12 +62,14 @@ class Export {
   struct Counts {
     std::uint64_t items = 0;
     std::uint64_t bytes = 0;
+    std::uint64_t staged_items = 0;  ///< Copied from the memory of a device first.
+    std::uint64_t lost = 0;          ///< Of producers that died before their stream wrote them.
     std::size_t unreleased = 0;
   };
   Counts counts() const;
 
  private:
-  enum class State : std::uint8_t { kTaken, kWanted, kPlacing, kHeld };
+  enum class State : std::uint8_t { kStaging, kTaken, kWanted, kPlacing, kHeld };
   struct Entry {
     std::shared_ptr<channel::Item> item;
     std::uint16_t ring;
@@ -72,9 +77,12 @@ class Export {
     bool is_acknowledged = false;
     bool is_released = false;  // There, while the acknowledgement is on its way.
     Granted grant{};           // While the link has no room for the payload.
+    std::shared_ptr<SegmentStaging> staging = nullptr;  // Null if the host can read the item.
+    std::uint64_t fetch = 0;                            // Into the staging.
   };
 
   bool take();
+  bool finish_staging();
   void announce(SourceId source);
   bool send();
   bool want(std::uint32_t cell, const Entry& entry);
@@ -83,6 +91,7 @@ class Export {
   void release(std::uint32_t cell);
 
   std::shared_ptr<channel::Pool> pool_;
+  Stagings& stagings_;
   std::vector<std::uint16_t> rings_;
   std::vector<std::shared_ptr<channel::Consumer>> consumers_;  // Of these rings.
   std::shared_ptr<transport::Link> link_;
@@ -90,6 +99,7 @@ class Export {
   std::unordered_map<std::uint32_t, Entry> entries_;     // By cell.
   std::map<SourceId, std::vector<SourcePart>> sources_;  // Without parts: it has ended.
   std::deque<transport::Header> announcements_;
+  std::deque<std::uint32_t> staging_;
   std::deque<std::uint32_t> taken_;
   std::deque<std::uint32_t> granted_;                         // With a grant and without room.
   std::unordered_map<std::uint64_t, std::uint32_t> placing_;  // Cells, by number of the placement.

@@ -18,15 +18,39 @@ namespace {
 // Between looks at what has no event: segments that end, and other handles that map a mirror.
 constexpr std::int64_t kSweepNs = 100'000'000;
 
+/// Wakes, also after the gateway has ended: a copy that is under way may end later.
+memory::OnDone waker_of(const os::Fd& wakes) {
+  return [own = std::make_shared<const os::Fd>(os::duplicate(wakes))] { wake(*own); };
+}
+
+/// What the items of devices have met on their way; empty if there are none.
+std::string staged_text(const Export::Counts& sent) {
+  std::string text;
+  if (sent.staged_items > 0) {
+    text += std::to_string(sent.staged_items) + " of a device by page-locked memory of this host, ";
+  }
+  if (sent.lost > 0) {
+    text += std::to_string(sent.lost) +
+            " lost with a producer that died before its stream wrote them, ";
+  }
+  return text;
+}
+
+os::Fd make_eventfd(const std::string& what) {
+  os::Fd made(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!made) throw_errno(what + ": cannot make an eventfd");
+  return made;
+}
+
 }  // namespace
 
 Gateway::Gateway(std::shared_ptr<channel::Pool> pool, const OpenTransport& open)
     : pool_(std::move(pool)),
       process_(std::random_device{}() | std::uint64_t{std::random_device{}()} << 32),
-      wakes_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      wakes_(make_eventfd("gateway of pool '" + pool_->name() + "'")),
       transport_(open(*this)),
+      stagings_(*pool_, *transport_, waker_of(wakes_)),
       leads_away_(pool_->control().geometry().num_rings, false) {
-  if (!wakes_) throw_errno("gateway of pool '" + pool_->name() + "': cannot make an eventfd");
   space_ = std::make_unique<Watch>(pool_->control().header().space, wakes_,
                                    "gateway of pool '" + pool_->name() + "'");
 }
@@ -48,7 +72,7 @@ void Gateway::admit(const Peer& peer) {
   close_links(connection);
   const bool has_pool = connection.in && connection.peer.pool == peer.pool;
   const bool has_process = has_pool && connection.peer.process == peer.process;
-  if (!connection.out) connection.out = std::make_unique<Export>(pool_);
+  if (!connection.out) connection.out = std::make_unique<Export>(pool_, stagings_);
   if (!has_pool) {
     connection.in = std::make_unique<Import>(*pool_, *transport_, leads_away_, peer.max_cells);
   }
@@ -212,7 +236,10 @@ bool Gateway::progress() {
 bool Gateway::progress_all() {
   bool did = transport_->progress();
   const bool sweeps = now_ns() - swept_ns_ > kSweepNs;
-  if (sweeps) swept_ns_ = now_ns();
+  if (sweeps) {
+    swept_ns_ = now_ns();
+    stagings_.sweep();
+  }
   for (auto& [name, connection] : connections_) {
     if (connection.ended.empty()) {
       guarded(connection, [&] {
@@ -264,11 +291,7 @@ std::vector<Gateway::Ended> Gateway::wait(const Deadline& deadline) {
   return std::exchange(ended_, {});
 }
 
-void Gateway::wake() noexcept {
-  const std::uint64_t one = 1;
-  // Fails only if the counter is at its maximum, which is readable as well.
-  [[maybe_unused]] const auto written = ::write(wakes_.get(), &one, sizeof(one));
-}
+void Gateway::wake() noexcept { gateway::wake(wakes_); }
 
 std::vector<Gateway::Traffic> Gateway::traffic() {
   const std::lock_guard lock(mutex_);
@@ -290,10 +313,10 @@ std::string Gateway::explain() {
   for (const Traffic& each : traffic()) {
     text += "\n  " + each.peer + (each.is_connected ? "" : " (no link)") + ": sent " +
             std::to_string(each.out.items) + " items of " + std::to_string(each.out.bytes) +
-            " bytes, " + std::to_string(each.out.unreleased) + " not released there; received " +
-            std::to_string(each.in.items) + " of " + std::to_string(each.in.bytes) + " bytes, " +
-            std::to_string(each.in.unreleased) + " not released here, " +
-            std::to_string(each.in.waiting) + " wait for a slab, in " +
+            " bytes, " + staged_text(each.out) + std::to_string(each.out.unreleased) +
+            " not released there; received " + std::to_string(each.in.items) + " of " +
+            std::to_string(each.in.bytes) + " bytes, " + std::to_string(each.in.unreleased) +
+            " not released here, " + std::to_string(each.in.waiting) + " wait for a slab, in " +
             std::to_string(each.in.mirrors) + " mirrors";
   }
   return text;

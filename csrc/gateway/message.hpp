@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "channel/layout/descriptor.hpp"
+#include "gateway/source.hpp"
 #include "transport/frame.hpp"
 
 namespace flowtrain::gateway {
@@ -20,13 +20,6 @@ struct Name {
   std::uint32_t generation;
   bool operator==(const Name&) const = default;
 };
-
-/// A segment of the sender, by its number and generation, as in an address without its offset.
-using SourceId = std::uint32_t;
-
-constexpr SourceId source_of(memory::Address address) {
-  return static_cast<SourceId>(address >> memory::kOffsetBits);
-}
 
 /// One class of slabs of a segment, or a segment without classes.
 struct SourcePart {

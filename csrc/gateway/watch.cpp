@@ -12,6 +12,12 @@ constexpr std::int64_t kIdleNs = 1'000'000'000;  // Between looks at the stop of
 
 }  // namespace
 
+void wake(const os::Fd& eventfd) noexcept {
+  const std::uint64_t one = 1;
+  // Fails only if the counter is at its maximum, which is readable as well.
+  [[maybe_unused]] const auto written = ::write(eventfd.get(), &one, sizeof(one));
+}
+
 Watch::Watch(os::Event& event, const os::Fd& wakes, const std::string& what)
     : event_(event),
       wakes_(wakes),
@@ -45,9 +51,7 @@ void Watch::work(const std::stop_token& stop) noexcept {
     }
     if (!event_.sleep(announced)) continue;
     done = announced;
-    const std::uint64_t one = 1;
-    // Fails only if the counter is at its maximum, which is readable as well.
-    [[maybe_unused]] const auto written = ::write(wakes_.get(), &one, sizeof(one));
+    wake(wakes_);
   }
 }
 

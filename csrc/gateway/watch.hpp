@@ -9,6 +9,9 @@
 
 namespace flowtrain::gateway {
 
+/// Makes an eventfd readable.
+void wake(const os::Fd& eventfd) noexcept;
+
 /// Makes a notification of an os::Event, for which only a thread can wait, an event of a
 /// descriptor: so one thread waits for rings and sockets at once.
 ///

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "memory/place.hpp"
+#include "memory/staging.hpp"
 #include "memory/stream_page.hpp"
 #include "memory/stream_steps.hpp"
 #include "os/exported.hpp"
@@ -18,6 +20,8 @@
 namespace flowtrain::memory {
 
 using os::Exported;
+/// Told of an end, on any thread.
+using OnDone = std::function<void()>;
 
 /// A mapping of one kind of memory. Its destructor unmaps, does nothing in a forked child that a
 /// device could notice, and never throws.
@@ -120,6 +124,14 @@ class Resource {
   /// @param what  Names the page in errors.
   virtual std::shared_ptr<const StreamSteps> steps(const StreamPage&, const DeviceId&,
                                                    const std::string&) const {
+    return nullptr;
+  }
+  /// Copies slabs of a segment to the host; null for memory that the host can access.
+  ///
+  /// @param on_done  Called after each copy, by a thread that may not use the device.
+  /// @param name     Of the segment, for errors.
+  virtual std::unique_ptr<Staging> staging(std::shared_ptr<const Memory> /*segment*/,
+                                           OnDone /*on_done*/, const std::string& /*name*/) const {
     return nullptr;
   }
 };

@@ -99,6 +99,8 @@ py::list traffic(Gateway& self) {
     peer["stalled_s"] = static_cast<double>(each.stalled_ns) * 1e-9;
     peer["sent_items"] = each.out.items;
     peer["sent_bytes"] = each.out.bytes;
+    peer["staged_items"] = each.out.staged_items;
+    peer["lost_items"] = each.out.lost;
     peer["unreleased_there"] = each.out.unreleased;
     peer["received_items"] = each.in.items;
     peer["received_bytes"] = each.in.bytes;

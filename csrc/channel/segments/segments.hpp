@@ -122,6 +122,10 @@ class Segments {
   /// @return Bytes of the present memory.
   std::uint64_t attach(const std::string& key, MemoryHook hook);
 
+  /// That of the kind of a slab's memory, which this handle has mapped.
+  const memory::Resource& resource_for(const SlabView& slab) const {
+    return *memory::resource_of(resources_, slab.memory->place().kind);
+  }
   /// Enqueues the steps of the pool's stream words for slabs in such memory.
   DeviceStreams& streams() { return streams_; }
 

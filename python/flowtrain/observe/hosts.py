@@ -32,11 +32,21 @@ def hosts_table(run: Path) -> Table | None:
                 Text(host.host),
                 Text(peer.peer),
                 _state_of(peer),
-                f"{peer.sent_items:,} items, {bytes_text(peer.sent_bytes)}",
+                sent_text(peer),
                 f"{peer.received_items:,} items, {bytes_text(peer.received_bytes)}",
                 Text(host.path),
             )
     return table
+
+
+def sent_text(peer: PeerTraffic) -> str:
+    """What a host has sent to a peer, and how it got there."""
+    text = f"{peer.sent_items:,} items, {bytes_text(peer.sent_bytes)}"
+    if peer.staged_items:
+        text += f", {peer.staged_items:,} of a device by page-locked memory"
+    if peer.lost_items:
+        text += f", {peer.lost_items:,} lost with a producer"
+    return text
 
 
 def _state_of(peer: PeerTraffic) -> Text:

@@ -40,6 +40,11 @@ void Queue::wait_for_all() {
   changed_.wait(lock, [&] { return done_ >= last; });
 }
 
+bool Queue::is_idle() {
+  const std::lock_guard lock(mutex_);
+  return done_ == pushed_;
+}
+
 void Queue::delay() {
   if (longest_us_ == 0) return;
   // Mostly short ones, so that a run has many, and some long ones.

@@ -23,6 +23,7 @@ class Queue {
   /// Waits until the operation at this position, and so all before it, have run.
   void wait_for(std::uint64_t position);
   void wait_for_all();
+  bool is_idle();
 
   /// A random delay. Only for operations of this queue.
   void delay();

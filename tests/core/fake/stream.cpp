@@ -46,6 +46,31 @@ std::atomic<cuuint64_t>& word_at(CUdeviceptr address) {
   return *static_cast<std::atomic<cuuint64_t>*>(at(address));
 }
 
+CUresult create(CUstream* stream, unsigned flags) {
+  CALL_IN_CONTEXT(cuStreamCreate)
+  // Tests choose small numbers for theirs.
+  static std::atomic<std::uintptr_t> last{1 << 20};
+  if (flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+  *stream = reinterpret_cast<CUstream>(++last);
+  return CUDA_SUCCESS;
+}
+
+CUresult destroy(CUstream stream) {
+  CALL_IN_CONTEXT(cuStreamDestroy)
+  return queue_of(stream).is_idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult query(CUstream stream) {
+  CALL_IN_CONTEXT(cuStreamQuery)
+  return queue_of(stream).is_idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult launch(CUstream stream, CUhostFn function, void* data) {
+  CALL_IN_CONTEXT(cuLaunchHostFunc)
+  queue_of(stream).push([=] { function(data); });
+  return CUDA_SUCCESS;
+}
+
 CUresult synchronize(CUstream stream) {
   CALL_IN_CONTEXT(cuStreamSynchronize)
   queue_of(stream).wait_for_all();
@@ -112,9 +137,16 @@ CUresult on_device(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CU
 
 Calls stream_calls() {
   return {
-      {"cuStreamSynchronize", pointer(synchronize)}, {"cuStreamWriteValue64", pointer(write_value)},
-      {"cuStreamWaitValue64", pointer(wait_value)},  {"cuMemcpyHtoDAsync", pointer(to_device)},
-      {"cuMemcpyDtoHAsync", pointer(to_host)},       {"cuMemcpyDtoDAsync", pointer(on_device)},
+      {"cuStreamCreate", pointer(create)},
+      {"cuStreamDestroy", pointer(destroy)},
+      {"cuStreamQuery", pointer(query)},
+      {"cuLaunchHostFunc", pointer(launch)},
+      {"cuStreamSynchronize", pointer(synchronize)},
+      {"cuStreamWriteValue64", pointer(write_value)},
+      {"cuStreamWaitValue64", pointer(wait_value)},
+      {"cuMemcpyHtoDAsync", pointer(to_device)},
+      {"cuMemcpyDtoHAsync", pointer(to_host)},
+      {"cuMemcpyDtoDAsync", pointer(on_device)},
   };
 }
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from core.conftest import eventually, spawn
+from core.fake_driver import environment, needs_fake_driver
 from core.processes import Process, Spawn, in_use
 
 from flowtrain_core import Consumer, Pool, PoolTimeout, Producer
@@ -22,9 +23,13 @@ __all__ = ["eventually", "spawn"]
 Eventually = Callable[[Callable[[], object]], None]
 
 RINGS = ("there", "back")
-# Arguments: name of the host and its pool, whether it joins, port, UCX for payloads or "".
+# Arguments: name of the host and its pool, whether it joins, port, UCX for payloads or "". Explains
+# itself for each line that it is sent.
 HOST = """
-import asyncio
+import asyncio, threading
+def explain(gateway):
+    for _ in sys.stdin:
+        print(gateway.explain().replace("\\n", "; "))
 from flowtrain.hosts import HostGateway, HostError, Identity
 async def main(host, does, port, ucx):
     pool = Pool.open(host, label="gateway", timeout_s=30)
@@ -33,6 +38,7 @@ async def main(host, does, port, ucx):
         pool, own, b"token", interface="127.0.0.1", tell=print, introduces=does == "listen",
         path="ucx" if ucx else "tcp", ucx=ucx,
     )
+    threading.Thread(target=explain, args=(gateway.gateway,), daemon=True).start()
     if does == "join":
         await gateway.join("127.0.0.1", port, timeout_s=60)
     else:
@@ -59,6 +65,27 @@ for key in range(int(sys.argv[4]), int(sys.argv[5])):
     array = array_of(key)
     lease = producer.lease((len(array),), 'uint64', timeout_s=100)
     memoryview(lease)[:] = array
+    lease.publish(key)
+    os.write(ledger, key.to_bytes(8, 'little'))
+producer.drain(timeout_s=100)
+"""
+# As PRODUCE. A stream of the fake device, which delays its work, writes the items.
+PRODUCE_ON_DEVICE = """
+import ctypes, os
+from flowtrain_core import cuda
+pool = Pool.open(sys.argv[1]); pool.add_segment(classes=[(4096, 4), (1 << 17, 4)], tier="vmm")
+producer = Producer(pool, ring=sys.argv[2])
+ledger = os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+for key in range(int(sys.argv[4]), int(sys.argv[5])):
+    array = array_of(key)
+    lease = producer.lease((len(array),), 'uint64', timeout_s=100)
+    capsule = lease.__dlpack__(stream=16, max_version=(1, 0))
+    tensor = pointer_of(capsule, b"dltensor_versioned")
+    target = ctypes.c_uint64.from_address(tensor + 32).value
+    del capsule
+    cuda.copy_to_device(target, array.buffer_info()[0], 8 * len(array), device=0, stream=16)
     lease.publish(key)
     os.write(ledger, key.to_bytes(8, 'little'))
 producer.drain(timeout_s=100)
@@ -97,10 +124,10 @@ class Host:
         self.folder = tempfile.mkdtemp(prefix="flowtrain-test-", dir="/dev/shm")
         monkeypatch.setenv("FLOWTRAIN_POOL_DIR", self.folder)
         self.pool = Pool.create(name, rings=RINGS, max_lanes=64, label="owner")
-        self._env = {"FLOWTRAIN_POOL_DIR": self.folder}
+        self.env = {"FLOWTRAIN_POOL_DIR": self.folder}
 
     def start(self, code: str, *args: object) -> Process:
-        return self._spawn(code, *args, env=os.environ | self._env)
+        return self._spawn(code, *args, env=os.environ | self.env)
 
     def gateway(self, does: str, port: int) -> Process:
         return self.start(HOST, self.name, does, port, self.ucx)
@@ -117,6 +144,14 @@ def hosts(spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Host,
     yield a, b
     a.close()
     b.close()
+
+
+@pytest.fixture
+def devices(hosts: tuple[Host, Host], driver: Path) -> tuple[Host, Host]:
+    """Such hosts, of which the first has a device."""
+    a, _ = hosts
+    a.env = environment(driver, seed=6, delay_us=4000) | a.env
+    return hosts
 
 
 @pytest.fixture
@@ -212,13 +247,21 @@ def test_a_stopped_gateway_is_a_stall_that_is_told_and_ends(
     eventually(lambda: sorted(read_ledger(tmp_path / "read")) == list(range(400)))
 
 
-def random_kills(hosts: tuple[Host, Host], folder: Path, *, seed: int, kills: int) -> None:
+def random_kills(
+    hosts: tuple[Host, Host],
+    folder: Path,
+    *,
+    seed: int,
+    kills: int,
+    kinds: tuple[str, ...] = ("joining", "listening", "producer", "reader"),
+    producer: str = PRODUCE,
+) -> None:
     """Kill every kind of process at random, and replace it, while items cross."""
     a, b = hosts
     rng = random.Random(seed)
     joining, listening, port = joined(hosts)
     sent, read, end = folder / "sent", folder / "read", 1 << 40
-    produce, consume = ARRAY_OF + PRODUCE, ARRAY_OF + CONSUME
+    produce, consume = ARRAY_OF + producer, ARRAY_OF + CONSUME
     processes = {
         "joining": joining,
         "listening": listening,
@@ -231,7 +274,7 @@ def random_kills(hosts: tuple[Host, Host], folder: Path, *, seed: int, kills: in
         while len(read_ledger(read)) < goal:
             assert time.monotonic() < deadline, "no item comes"
             time.sleep(0.002)
-        kind = rng.choice(list(processes))
+        kind = rng.choice(kinds)
         processes[kind].kill()
         if kind == "listening":
             processes["listening"] = b.gateway("listen", port)
@@ -261,6 +304,36 @@ def test_random_kills_lose_nothing_over_ucx(
     for host in hosts:
         host.ucx = ucx
     random_kills(hosts, tmp_path, seed=1, kills=12)
+
+
+@needs_fake_driver
+@pytest.mark.parametrize(
+    "kills", [6, pytest.param(60, marks=[pytest.mark.deep, pytest.mark.limit(900)])]
+)
+def test_items_of_a_device_go_by_memory_of_the_host(
+    devices: tuple[Host, Host], tmp_path: Path, kills: int
+) -> None:
+    """A killed producer loses what its stream has not written: it lives on here."""
+    kinds = ("joining", "listening", "reader")
+    random_kills(devices, tmp_path, seed=6, kills=kills, kinds=kinds, producer=PRODUCE_ON_DEVICE)
+
+
+@needs_fake_driver
+def test_an_item_that_a_dead_producer_has_not_written_does_not_cross(
+    devices: tuple[Host, Host], tmp_path: Path, eventually: Eventually
+) -> None:
+    a, b = devices
+    joining, *_ = joined(devices)
+    b.start(ARRAY_OF + CONSUME, "b", "there", tmp_path / "read")
+    for first in range(0, 4000, 1000):
+        sent = tmp_path / f"sent {first}"
+        producer = a.start(ARRAY_OF + PRODUCE_ON_DEVICE, "a", "there", sent, first, first + 1000)
+        eventually(lambda sent=sent: len(read_ledger(sent)) > 8)
+        producer.kill()
+    eventually(lambda: in_use(a.pool) == in_use(b.pool) == 0)
+    assert max(read_ledger(tmp_path / "read")) < 1 << 60  # None was damaged.
+    joining.tell()
+    told(joining, r"b: sent \d+ items .*, [1-9]\d* of a device .*, [1-9]\d* lost with a producer")
 
 
 @pytest.mark.deep

@@ -29,6 +29,9 @@ class PeerTraffic:
         received_items: Items that came from it.
         received_bytes: Their payloads.
         waiting: Items of it that wait for a slab here.
+        staged_items: Items for it that were copied from a device into page-locked memory first.
+        lost_items: Items for it in memory of a device, of producers that died before their stream
+            had written them.
     """
 
     peer: str
@@ -39,6 +42,8 @@ class PeerTraffic:
     received_items: int
     received_bytes: int
     waiting: int
+    staged_items: int = 0
+    lost_items: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flowtrain.observe.hosts import sent_text
 from flowtrain.observe.report.read import ReportedRun
 from flowtrain.observe.report.sections.names import of, said_of
 from flowtrain.observe.top import bytes_text
@@ -23,7 +24,7 @@ def hosts(runs: Sequence[ReportedRun]) -> Section:
         rows = [
             (
                 f"{host.host} and {peer.peer}",
-                f"{peer.sent_items:,} items, {bytes_text(peer.sent_bytes)}",
+                sent_text(peer),
                 f"{peer.received_items:,} items, {bytes_text(peer.received_bytes)}",
                 host.path,
             )

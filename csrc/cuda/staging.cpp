@@ -1,0 +1,99 @@
+#include "cuda/staging.hpp"
+
+#include <atomic>
+#include <utility>
+
+#include "cuda/context.hpp"
+#include "cuda/copy.hpp"
+#include "cuda/driver.hpp"
+#include "cuda/registration.hpp"
+#include "memory/memfd.hpp"
+#include "os/made_here.hpp"
+
+namespace flowtrain::cuda {
+namespace {
+
+/// What the driver uses until the last copy is done.
+struct Copies {
+  Copies(std::shared_ptr<const memory::Memory> of, memory::OnDone told, const std::string& name)
+      : segment(std::move(of)),
+        what(name + ", copied to the host"),
+        on_done(std::move(told)),
+        host(memory::memfd().allocate({}, segment->bytes(), name + ".staging")),
+        registration(host->host(), host->bytes(), segment->ordinal(), what) {
+    const ContextScope scope(segment->ordinal());
+    FLOWTRAIN_CUDA(StreamCreate, what, &stream, CU_STREAM_NON_BLOCKING);
+  }
+
+  std::shared_ptr<const memory::Memory> segment;
+  std::string what;
+  memory::OnDone on_done;
+  std::unique_ptr<memory::Memory> host;
+  HostRegistration registration;
+  CUstream stream = nullptr;
+  std::atomic<std::uint64_t> done{0};
+};
+
+void tell(void* copies) {
+  auto& told = *static_cast<Copies*>(copies);
+  told.done.fetch_add(1, std::memory_order_release);  // sync: staging.done
+  told.on_done();
+}
+
+class Staging final : public memory::Staging {
+ public:
+  explicit Staging(std::unique_ptr<Copies> copies) : copies_(std::move(copies)) {}
+  ~Staging() override {
+    if (made_here_ && is_idle()) return;
+    // Left until the process ends, as the device writes it, or it is the parent's.
+    static_cast<void>(copies_.release());
+  }
+
+  std::byte* data() const noexcept override { return copies_->host->host(); }
+  std::uint64_t bytes() const noexcept override { return copies_->host->bytes(); }
+  memory::StreamHandle stream() const noexcept override {
+    return reinterpret_cast<memory::StreamHandle>(copies_->stream);
+  }
+  void fetch(std::uint64_t offset, std::uint64_t bytes) override {
+    const int device = copies_->segment->ordinal();
+    copy_to_host(device, data() + offset, copies_->segment->address() + offset, bytes,
+                 copies_->stream);
+    const ContextScope scope(device);
+    FLOWTRAIN_CUDA(LaunchHostFunc, copies_->what, copies_->stream, tell, copies_.get());
+    ++fetches_;
+  }
+  std::uint64_t done() const noexcept override {
+    return copies_->done.load(std::memory_order_acquire);  // sync: staging.done
+  }
+  void check() const override {
+    const ContextScope scope(copies_->segment->ordinal());
+    const CUresult found = driver().StreamQuery(copies_->stream);
+    if (found != CUDA_ERROR_NOT_READY) cuda::check(found, "cuStreamQuery", copies_->what);
+  }
+
+ private:
+  /// Ends the stream, if nothing is under way on it.
+  bool is_idle() noexcept {
+    try {
+      const ContextScope scope(copies_->segment->ordinal());
+      return done() == fetches_ && driver().StreamQuery(copies_->stream) == CUDA_SUCCESS &&
+             driver().StreamDestroy(copies_->stream) == CUDA_SUCCESS;
+    } catch (const Error&) {
+      return false;  // The driver is shutting down.
+    }
+  }
+
+  std::unique_ptr<Copies> copies_;
+  std::uint64_t fetches_ = 0;
+  os::MadeHere made_here_;
+};
+
+}  // namespace
+
+std::unique_ptr<memory::Staging> make_staging(std::shared_ptr<const memory::Memory> segment,
+                                              memory::OnDone on_done, const std::string& name) {
+  return std::make_unique<Staging>(
+      std::make_unique<Copies>(std::move(segment), std::move(on_done), name));
+}
+
+}  // namespace flowtrain::cuda

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "channel/item.hpp"
+#include "channel/pool.hpp"
+#include "gateway/message.hpp"
+#include "memory/resource.hpp"
+#include "transport/transport.hpp"
+
+namespace flowtrain::gateway {
+
+/// The staging of one segment, registered with the transport. As memory::Staging.
+class SegmentStaging {
+ public:
+  SegmentStaging(std::unique_ptr<memory::Staging> staging, transport::Transport& transport);
+  ~SegmentStaging();
+  SegmentStaging(const SegmentStaging&) = delete;
+  SegmentStaging& operator=(const SegmentStaging&) = delete;
+
+  /// Begins to copy an item once the stream of its producer has written it.
+  ///
+  /// @returns Number of the copy, from 1.
+  std::uint64_t fetch(channel::Item& item);
+  bool is_done(std::uint64_t number) const noexcept { return staging_->done() >= number; }
+  /// Of an item whose copy is done.
+  const std::byte* data_of(const channel::Item& item) const noexcept;
+  void check() const { staging_->check(); }
+
+ private:
+  std::unique_ptr<memory::Staging> staging_;
+  transport::Transport& transport_;
+  std::uint32_t region_;
+  std::uint64_t fetches_ = 0;
+};
+
+/// Stagings of the segments whose items go to other hosts and whose memory the host cannot access,
+/// one for each segment and all peers.
+///
+/// Memory:   as many bytes of the host as these segments have.
+/// Threads:  one.
+/// Progress, ordering, errors: as memory::Staging.
+class Stagings {
+ public:
+  /// @param on_done  As in memory::Resource.
+  Stagings(channel::Pool& pool, transport::Transport& transport, memory::OnDone on_done)
+      : pool_(pool), transport_(transport), on_done_(std::move(on_done)) {}
+  Stagings(const Stagings&) = delete;
+  Stagings& operator=(const Stagings&) = delete;
+
+  /// That of an item's segment; null if the host can read the item.
+  std::shared_ptr<SegmentStaging> of(const channel::Item& item);
+  /// Frees those of segments that have ended, and checks that no device has failed.
+  void sweep();
+
+ private:
+  channel::Pool& pool_;
+  transport::Transport& transport_;
+  memory::OnDone on_done_;
+  std::map<SourceId, std::shared_ptr<SegmentStaging>> by_source_;
+};
+
+}  // namespace flowtrain::gateway
