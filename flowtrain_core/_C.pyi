@@ -88,7 +88,7 @@ class Gateway:
         pool: Pool,
         *,
         interface: str,
-        path: Literal["tcp", "ucx"] = "tcp",
+        path: Literal["tcp", "ucx", "gpudirect"] = "tcp",
         ucx: str = "",
         ucx_others: Sequence[str] = (),
     ) -> None:
@@ -97,12 +97,12 @@ class Gateway:
         Args:
             pool: Pool of this host.
             interface: Numeric address on which peers reach this host.
-            path: The same for all peers.
+            path: The same for all peers. `gpudirect` is UCX that also reads memory of devices.
             ucx: Path of `libucp.so.0`; by default it is searched.
             ucx_others: Further copies, tried after that of the system.
 
         Raises:
-            UcxError: No UCX can be used.
+            UcxError: No UCX can be used, or not for this path.
         """
 
     @property

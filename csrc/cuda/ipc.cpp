@@ -153,9 +153,9 @@ class IpcResource final : public memory::Resource {
   }
 
   std::unique_ptr<memory::Staging> staging(std::shared_ptr<const Memory> segment,
-                                           memory::OnDone on_done,
+                                           memory::Copies copies, memory::OnDone on_done,
                                            const std::string& name) const override {
-    return make_staging(std::move(segment), std::move(on_done), name);
+    return make_staging(std::move(segment), copies, std::move(on_done), name);
   }
 
   std::string why_not(const DeviceId& device) const override { return why_not_shared(device); }

@@ -1,6 +1,7 @@
 #include "cuda/staging.hpp"
 
 #include <atomic>
+#include <optional>
 #include <utility>
 
 #include "cuda/context.hpp"
@@ -13,14 +14,15 @@
 namespace flowtrain::cuda {
 namespace {
 
-/// What the driver uses until the last copy is done.
-struct Copies {
-  Copies(std::shared_ptr<const memory::Memory> of, memory::OnDone told, const std::string& name)
-      : segment(std::move(of)),
-        what(name + ", copied to the host"),
-        on_done(std::move(told)),
-        host(memory::memfd().allocate({}, segment->bytes(), name + ".staging")),
-        registration(host->host(), host->bytes(), segment->ordinal(), what) {
+/// What the driver uses until the last fetch is done.
+struct Work {
+  Work(std::shared_ptr<const memory::Memory> of, memory::Copies copies, memory::OnDone told,
+       const std::string& name)
+      : segment(std::move(of)), what(name + ", read by the host"), on_done(std::move(told)) {
+    if (copies == memory::Copies::kToHost) {
+      host = memory::memfd().allocate({}, segment->bytes(), name + ".staging");
+      registration.emplace(host->host(), host->bytes(), segment->ordinal(), what);
+    }
     const ContextScope scope(segment->ordinal());
     FLOWTRAIN_CUDA(StreamCreate, what, &stream, CU_STREAM_NON_BLOCKING);
   }
@@ -28,62 +30,67 @@ struct Copies {
   std::shared_ptr<const memory::Memory> segment;
   std::string what;
   memory::OnDone on_done;
-  std::unique_ptr<memory::Memory> host;
-  HostRegistration registration;
+  std::unique_ptr<memory::Memory> host;  // Null without copies.
+  std::optional<HostRegistration> registration;
   CUstream stream = nullptr;
   std::atomic<std::uint64_t> done{0};
 };
 
-void tell(void* copies) {
-  auto& told = *static_cast<Copies*>(copies);
+void tell(void* work) {
+  auto& told = *static_cast<Work*>(work);
   told.done.fetch_add(1, std::memory_order_release);  // sync: staging.done
   told.on_done();
 }
 
 class Staging final : public memory::Staging {
  public:
-  explicit Staging(std::unique_ptr<Copies> copies) : copies_(std::move(copies)) {}
+  explicit Staging(std::unique_ptr<Work> work) : work_(std::move(work)) {}
   ~Staging() override {
     if (made_here_ && is_idle()) return;
     // Left until the process ends, as the device writes it, or it is the parent's.
-    static_cast<void>(copies_.release());
+    static_cast<void>(work_.release());
   }
 
-  std::byte* data() const noexcept override { return copies_->host->host(); }
-  std::uint64_t bytes() const noexcept override { return copies_->host->bytes(); }
+  std::byte* data() const noexcept override {
+    return work_->host ? work_->host->host()
+                       : reinterpret_cast<std::byte*>(work_->segment->address());
+  }
+  std::uint64_t bytes() const noexcept override { return work_->segment->bytes(); }
   memory::StreamHandle stream() const noexcept override {
-    return reinterpret_cast<memory::StreamHandle>(copies_->stream);
+    return reinterpret_cast<memory::StreamHandle>(work_->stream);
   }
   void fetch(std::uint64_t offset, std::uint64_t bytes) override {
-    const int device = copies_->segment->ordinal();
-    copy_to_host(device, data() + offset, copies_->segment->address() + offset, bytes,
-                 copies_->stream);
+    const int device = work_->segment->ordinal();
+    if (work_->host) {
+      copy_to_host(device, data() + offset, work_->segment->address() + offset, bytes,
+                   work_->stream);
+    }
     const ContextScope scope(device);
-    FLOWTRAIN_CUDA(LaunchHostFunc, copies_->what, copies_->stream, tell, copies_.get());
+    FLOWTRAIN_CUDA(LaunchHostFunc, work_->what, work_->stream, tell, work_.get());
     ++fetches_;
   }
   std::uint64_t done() const noexcept override {
-    return copies_->done.load(std::memory_order_acquire);  // sync: staging.done
+    return work_->done.load(std::memory_order_acquire);  // sync: staging.done
   }
   void check() const override {
-    const ContextScope scope(copies_->segment->ordinal());
-    const CUresult found = driver().StreamQuery(copies_->stream);
-    if (found != CUDA_ERROR_NOT_READY) cuda::check(found, "cuStreamQuery", copies_->what);
+    const ContextScope scope(work_->segment->ordinal());
+    const CUresult found = driver().StreamQuery(work_->stream);
+    if (found != CUDA_ERROR_NOT_READY) cuda::check(found, "cuStreamQuery", work_->what);
   }
 
  private:
   /// Ends the stream, if nothing is under way on it.
   bool is_idle() noexcept {
     try {
-      const ContextScope scope(copies_->segment->ordinal());
-      return done() == fetches_ && driver().StreamQuery(copies_->stream) == CUDA_SUCCESS &&
-             driver().StreamDestroy(copies_->stream) == CUDA_SUCCESS;
+      const ContextScope scope(work_->segment->ordinal());
+      return done() == fetches_ && driver().StreamQuery(work_->stream) == CUDA_SUCCESS &&
+             driver().StreamDestroy(work_->stream) == CUDA_SUCCESS;
     } catch (const Error&) {
       return false;  // The driver is shutting down.
     }
   }
 
-  std::unique_ptr<Copies> copies_;
+  std::unique_ptr<Work> work_;
   std::uint64_t fetches_ = 0;
   os::MadeHere made_here_;
 };
@@ -91,9 +98,10 @@ class Staging final : public memory::Staging {
 }  // namespace
 
 std::unique_ptr<memory::Staging> make_staging(std::shared_ptr<const memory::Memory> segment,
-                                              memory::OnDone on_done, const std::string& name) {
+                                              memory::Copies copies, memory::OnDone on_done,
+                                              const std::string& name) {
   return std::make_unique<Staging>(
-      std::make_unique<Copies>(std::move(segment), std::move(on_done), name));
+      std::make_unique<Work>(std::move(segment), copies, std::move(on_done), name));
 }
 
 }  // namespace flowtrain::cuda

@@ -11,6 +11,7 @@ namespace flowtrain::cuda {
 /// @param on_done  Called after each fetch, by a thread of the driver: it must not call the driver.
 /// @param name     Of the segment, for errors.
 std::unique_ptr<memory::Staging> make_staging(std::shared_ptr<const memory::Memory> segment,
-                                              memory::OnDone on_done, const std::string& name);
+                                              memory::Copies copies, memory::OnDone on_done,
+                                              const std::string& name);
 
 }  // namespace flowtrain::cuda

@@ -171,9 +171,9 @@ class VmmResource final : public memory::Resource {
   }
 
   std::unique_ptr<memory::Staging> staging(std::shared_ptr<const Memory> segment,
-                                           memory::OnDone on_done,
+                                           memory::Copies copies, memory::OnDone on_done,
                                            const std::string& name) const override {
-    return make_staging(std::move(segment), std::move(on_done), name);
+    return make_staging(std::move(segment), copies, std::move(on_done), name);
   }
 
   std::string why_not(const DeviceId& device) const override {

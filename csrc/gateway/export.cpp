@@ -113,10 +113,13 @@ bool Export::take() {
   return did;
 }
 
-/// Whether a copy to the host has ended.
+/// Whether a fetch of a staging has ended.
 bool Export::finish_staging() {
   const auto finish = [&](std::uint32_t cell) {
-    const Entry& entry = entries_.at(cell);
+    const auto found = entries_.find(cell);
+    // The peer may have told of a release by then: it had the item from an earlier process.
+    if (found == entries_.end() || found->second.state != State::kStaging) return true;
+    Entry& entry = found->second;
     if (!entry.staging->is_done(entry.fetch)) return false;
     try {
       entry.item->confirm();
@@ -125,9 +128,9 @@ bool Export::finish_staging() {
       release(cell);
       return true;
     }
-    entries_.at(cell).state = State::kTaken;
+    entry.state = State::kTaken;
     taken_.push_back(cell);
-    ++counts_.staged_items;
+    if (entry.staging->copies()) ++counts_.staged_items;
     return true;
   };
   return std::erase_if(staging_, finish) > 0;

@@ -25,10 +25,10 @@ namespace flowtrain::gateway {
 ///
 ///   (staging ->) taken -> wanted -> placing -> held, then released
 ///
-/// Staging: on its way from the memory of a device to the host. Taken: to be asked for over this
-/// link. Wanted: asked for. Placing: on its way to the peer. Held: published there. A new link
-/// begins with `taken`: the peer knows what it has. If the peer's process was replaced, it does
-/// not, and what it had acknowledged is in its pool without it: released here.
+/// Staging: being written to memory of a device, or copied from there to the host. Taken: to be
+/// asked for over this link. Wanted: asked for. Placing: on its way to the peer. Held: published
+/// there. A new link begins with `taken`: the peer knows what it has. If the peer's process was
+/// replaced, it does not, and what it had acknowledged is in its pool without it: released here.
 ///
 /// Memory:   the slabs that it has taken, one entry for each.
 /// Threads:  one.
@@ -62,7 +62,7 @@ class Export {
   struct Counts {
     std::uint64_t items = 0;
     std::uint64_t bytes = 0;
-    std::uint64_t staged_items = 0;  ///< Copied from the memory of a device first.
+    std::uint64_t staged_items = 0;  ///< Copied from a device to the host first.
     std::uint64_t lost = 0;          ///< Of producers that died before their stream wrote them.
     std::size_t unreleased = 0;
   };

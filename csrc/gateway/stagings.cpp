@@ -4,11 +4,17 @@
 
 namespace flowtrain::gateway {
 
-SegmentStaging::SegmentStaging(std::unique_ptr<memory::Staging> staging,
-                               transport::Transport& transport)
-    : staging_(std::move(staging)),
-      transport_(transport),
-      region_(transport.add_region(staging_->data(), staging_->bytes())) {}
+SegmentStaging::SegmentStaging(const memory::Resource& resource,
+                               std::shared_ptr<const memory::Memory> segment,
+                               transport::Transport& transport, memory::OnDone on_done,
+                               const std::string& name)
+    : transport_(transport) {
+  const auto region = transport.add_device_region(segment->address(), segment->bytes());
+  reads_device_ = region.has_value();
+  const auto copies = reads_device_ ? memory::Copies::kNone : memory::Copies::kToHost;
+  staging_ = resource.staging(std::move(segment), copies, std::move(on_done), name);
+  region_ = reads_device_ ? *region : transport.add_region(staging_->data(), staging_->bytes());
+}
 
 SegmentStaging::~SegmentStaging() { transport_.remove_region(region_); }
 
@@ -26,15 +32,14 @@ const std::byte* SegmentStaging::data_of(const channel::Item& item) const noexce
 
 std::shared_ptr<SegmentStaging> Stagings::of(const channel::Item& item) {
   if (item.data() != nullptr || item.descriptor().bytes == 0) return nullptr;
-  std::shared_ptr<SegmentStaging>& found = by_source_[source_of(item.descriptor().address)];
-  if (!found) {
-    const channel::SlabView& slab = item.slab();
-    const std::string name =
-        pool_.name() + "." + std::to_string(memory::segment_of(item.descriptor().address));
-    found = std::make_shared<SegmentStaging>(
-        pool_.segments().resource_for(slab).staging(slab.memory, on_done_, name), transport_);
-  }
-  return found;
+  const memory::Address address = item.descriptor().address;
+  const auto found = by_source_.find(source_of(address));
+  if (found != by_source_.end()) return found->second;
+  const channel::SlabView& slab = item.slab();
+  const std::string name = pool_.name() + "." + std::to_string(memory::segment_of(address));
+  auto made = std::make_shared<SegmentStaging>(pool_.segments().resource_for(slab), slab.memory,
+                                               transport_, on_done_, name);
+  return by_source_.emplace(source_of(address), std::move(made)).first->second;
 }
 
 void Stagings::sweep() {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "channel/item.hpp"
@@ -14,34 +15,38 @@
 
 namespace flowtrain::gateway {
 
-/// The staging of one segment, registered with the transport. As memory::Staging.
+/// The staging of one segment, registered with the transport; without copies if the transport reads
+/// the segment itself. As memory::Staging.
 class SegmentStaging {
  public:
-  SegmentStaging(std::unique_ptr<memory::Staging> staging, transport::Transport& transport);
+  SegmentStaging(const memory::Resource& resource, std::shared_ptr<const memory::Memory> segment,
+                 transport::Transport& transport, memory::OnDone on_done, const std::string& name);
   ~SegmentStaging();
   SegmentStaging(const SegmentStaging&) = delete;
   SegmentStaging& operator=(const SegmentStaging&) = delete;
 
-  /// Begins to copy an item once the stream of its producer has written it.
+  bool copies() const noexcept { return !reads_device_; }
+  /// Fetches an item once the stream of its producer has written it.
   ///
-  /// @returns Number of the copy, from 1.
+  /// @returns Number of the fetch, from 1.
   std::uint64_t fetch(channel::Item& item);
   bool is_done(std::uint64_t number) const noexcept { return staging_->done() >= number; }
-  /// Of an item whose copy is done.
+  /// Of an item whose fetch is done.
   const std::byte* data_of(const channel::Item& item) const noexcept;
   void check() const { staging_->check(); }
 
  private:
-  std::unique_ptr<memory::Staging> staging_;
   transport::Transport& transport_;
+  bool reads_device_;
   std::uint32_t region_;
+  std::unique_ptr<memory::Staging> staging_;
   std::uint64_t fetches_ = 0;
 };
 
 /// Stagings of the segments whose items go to other hosts and whose memory the host cannot access,
 /// one for each segment and all peers.
 ///
-/// Memory:   as many bytes of the host as these segments have.
+/// Memory:   as many bytes of the host as the segments have that are copied.
 /// Threads:  one.
 /// Progress, ordering, errors: as memory::Staging.
 class Stagings {

@@ -126,11 +126,11 @@ class Resource {
                                                    const std::string&) const {
     return nullptr;
   }
-  /// Copies slabs of a segment to the host; null for memory that the host can access.
+  /// A staging of a segment; null for memory that the host can access.
   ///
   /// @param on_done  Called after each copy, by a thread that may not use the device.
   /// @param name     Of the segment, for errors.
-  virtual std::unique_ptr<Staging> staging(std::shared_ptr<const Memory> /*segment*/,
+  virtual std::unique_ptr<Staging> staging(std::shared_ptr<const Memory> /*segment*/, Copies,
                                            OnDone /*on_done*/, const std::string& /*name*/) const {
     return nullptr;
   }

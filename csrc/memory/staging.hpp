@@ -7,11 +7,14 @@
 
 namespace flowtrain::memory {
 
+enum class Copies : bool { kNone, kToHost };
+
 /// Page-locked memory of the host into which slabs of one device segment are copied, each to its
-/// own offset, for readers that cannot access the device.
+/// own offset, for readers that cannot access the device. Without copies, it only tells when the
+/// data is there.
 ///
-/// Memory:   as many bytes of the host as the segment has. Holds the segment's memory. If it is
-///           destroyed while copies are under way, both stay until the process ends.
+/// Memory:   with copies, as many bytes of the host as the segment has. Holds the segment's memory.
+///           If it is destroyed while a fetch is under way, both stay until the process ends.
 /// Threads:  one. The driver tells of finished copies on a thread of its own.
 /// Progress: a fetch only enqueues. To make a staging locks its pages, which takes long for
 ///           gigabytes.
@@ -24,6 +27,7 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
+  /// Without copies, an address of the device.
   virtual std::byte* data() const noexcept = 0;
   virtual std::uint64_t bytes() const noexcept = 0;
   /// Whose work so far is done before a fetch begins: let it wait for what writes the slab.

@@ -133,6 +133,11 @@ class FakeTransport final : public Transport {
     grants_.dismiss(session);
   }
   std::string address() const override { return address_; }
+  std::optional<std::uint32_t> add_device_region(std::uint64_t address,
+                                                 std::uint64_t bytes) override {
+    if (!net_->options.reads_devices) return std::nullopt;
+    return add_region(reinterpret_cast<std::byte*>(address), bytes);
+  }
 
   std::shared_ptr<Link> connect(const std::string& address, const Session& session) override {
     auto link = std::make_shared<FakeLink>(address, session.id, receiver_);

@@ -22,6 +22,7 @@ class FakeNetwork {
     std::uint64_t seed = 1;
     std::uint32_t max_delay = 8;       ///< Calls of `progress` until something arrives.
     std::uint64_t piece_bytes = 4096;  ///< Moved at once.
+    bool reads_devices = false;        ///< Of the fake driver, whose memory is the host's.
   };
   explicit FakeNetwork(const Options& options);
   ~FakeNetwork();

@@ -90,6 +90,12 @@ class Transport {
   virtual std::uint32_t add_region(std::byte* data, std::uint64_t bytes) {
     return grants_.add_region(data, bytes);
   }
+  /// As add_region, of memory of a CUDA device from which payloads are then sent without a copy in
+  /// the host. Nothing if this path does not do that.
+  virtual std::optional<std::uint32_t> add_device_region(std::uint64_t /*address*/,
+                                                         std::uint64_t /*bytes*/) {
+    return std::nullopt;
+  }
   /// As GrantTable::remove_region. The memory is not written afterwards.
   virtual void remove_region(std::uint32_t region) { grants_.remove_region(region); }
   /// Registrations of memory with devices: one per region, whatever is moved.

@@ -38,12 +38,12 @@ std::shared_ptr<Gateway> make(std::shared_ptr<Pool> pool, const std::string& int
                               const std::string& path, const std::string& ucx,
                               const std::vector<std::string>& ucx_others) {
   pool->check_open();
-  if (path != "tcp" && path != "ucx") {
-    throw BadArgument("Gateway: path='" + path + "' must be 'tcp' or 'ucx'");
+  if (path != "tcp" && path != "ucx" && path != "gpudirect") {
+    throw BadArgument("Gateway: path='" + path + "' must be 'tcp', 'ucx' or 'gpudirect'");
   }
   const auto open = [&](transport::Receiver& receiver) -> std::unique_ptr<transport::Transport> {
     if (path == "tcp") return transport::open_sockets(interface, receiver);
-    return transport::open_ucx(interface, receiver, {{ucx, ucx_others}, {}});
+    return transport::open_ucx(interface, receiver, {{ucx, ucx_others}, {}, path == "gpudirect"});
   };
   return {new Gateway(std::move(pool), open), &destroy};
 }

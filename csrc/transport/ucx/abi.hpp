@@ -40,6 +40,16 @@ struct Params {  // ucp_params_t
   std::uint64_t features;
 };
 
+struct ContextAttr {  // ucp_context_attr_t
+  static constexpr std::uint64_t kMemoryTypes = 1 << 2;
+  std::uint64_t field_mask;
+  std::size_t request_size;
+  int thread_mode;
+  std::uint64_t memory_types;
+};
+
+inline constexpr int kHostMemory = 0, kCudaMemory = 1;  // ucs_memory_type_t
+
 struct WorkerParams {  // ucp_worker_params_t
   static constexpr std::uint64_t kThreadMode = 1 << 0;
   static constexpr int kSerialized = 1;
@@ -62,10 +72,13 @@ struct EpParams {  // ucp_ep_params_t
 };
 
 struct MemMapParams {  // ucp_mem_map_params_t
-  static constexpr std::uint64_t kAddress = 1 << 0, kLength = 1 << 1;
+  static constexpr std::uint64_t kAddress = 1 << 0, kLength = 1 << 1, kMemoryType = 1 << 4;
   std::uint64_t field_mask;
   void* address;
   std::size_t length;
+  unsigned flags;
+  unsigned prot;
+  int memory_type;
 };
 
 struct RequestParam {  // ucp_request_param_t
@@ -117,6 +130,7 @@ struct AmHandlerParam {  // ucp_am_handler_param_t
   X(ucp, config_release, void, (Config*))                                                     \
   X(ucp, init_version, Status, (unsigned, unsigned, const Params*, const Config*, Context**)) \
   X(ucp, cleanup, void, (Context*))                                                           \
+  X(ucp, context_query, Status, (Context*, ContextAttr*))                                     \
   X(ucp, worker_create, Status, (Context*, const WorkerParams*, WorkerHandle**))              \
   X(ucp, worker_destroy, void, (WorkerHandle*))                                               \
   X(ucp, worker_get_address, Status, (WorkerHandle*, WorkerAddress**, std::size_t*))          \

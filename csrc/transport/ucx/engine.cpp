@@ -36,7 +36,10 @@ class Settings {
 
 Engine::Engine(const Library& library, const std::string& host, const UcxOptions& options,
                GrantTable& grants)
-    : library_(library), host_(host), door_(library.calls, grants) {
+    : library_(library),
+      host_(host),
+      door_(library.calls, grants),
+      reads_devices_(options.gpu_direct) {
   try {
     start(options);
   } catch (...) {
@@ -56,7 +59,23 @@ void Engine::start(const UcxOptions& options) {
   const Params params{Params::kFeatures, Params::kAm | Params::kWakeup};
   check(library_, calls().init_version(kMajor, kMinor, &params, settings.get(), &context_),
         "ucp_init", what);
+  if (reads_devices_) check_gpu_direct();
   worker_ = std::make_shared<Worker>(library_, context_, &Engine::on_message<true>, this, what);
+}
+
+void Engine::check_gpu_direct() const {
+  const std::string what = "transport UCX at " + host_ + ": the path gpudirect needs ";
+  const bool has_rdma = devices_.find(':') != std::string::npos;
+  if (!has_rdma) {
+    throw UcxError(what + "an RDMA device on the card of that interface, which has none (" +
+                   devices_ + "); give the address of another interface, or the path ucx");
+  }
+  ContextAttr found{ContextAttr::kMemoryTypes, 0, 0, 0};
+  check(library_, calls().context_query(context_, &found), "ucp_context_query", what);
+  if ((found.memory_types >> kCudaMemory & 1) == 0) {
+    throw UcxError(what + "a UCX that was built with CUDA and finds its driver, and " +
+                   library_.path + " does not; give another copy, or the path ucx");
+  }
 }
 
 std::shared_ptr<Worker> Engine::make_worker() {
@@ -88,8 +107,10 @@ void Engine::stop() noexcept {
   if (context_ != nullptr) calls().cleanup(context_);
 }
 
-void Engine::add_region(std::byte* data, std::uint64_t bytes) {
-  const MemMapParams params{MemMapParams::kAddress | MemMapParams::kLength, data, bytes};
+void Engine::add_region(std::byte* data, std::uint64_t bytes, int memory_type) {
+  constexpr auto kFields =
+      MemMapParams::kAddress | MemMapParams::kLength | MemMapParams::kMemoryType;
+  const MemMapParams params{kFields, data, bytes, 0, 0, memory_type};
   Mem* handle = nullptr;
   check(library_, calls().mem_map(context_, &params, &handle), "ucp_mem_map",
         "transport UCX: a region of " + std::to_string(bytes) + " bytes cannot be registered");

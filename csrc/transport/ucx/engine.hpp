@@ -52,8 +52,10 @@ class Engine {
   /// those of equal number. So a worker that has had an endpoint before could meet another one.
   std::shared_ptr<Worker> make_worker();
 
+  /// Whether the network card reads memory of CUDA devices.
+  bool reads_devices() const { return reads_devices_; }
   /// Registers memory.
-  void add_region(std::byte* data, std::uint64_t bytes);
+  void add_region(std::byte* data, std::uint64_t bytes, int memory_type = kHostMemory);
   /// Ends the registration of a region, by its first byte.
   void remove_region(const std::byte* data) noexcept;
   std::size_t num_regions() const { return regions_.size(); }
@@ -70,6 +72,7 @@ class Engine {
     Mem* handle;
   };
   void start(const UcxOptions& options);
+  void check_gpu_direct() const;
   void stop() noexcept;
   template <bool kIsOpen>
   static Status on_message(void* engine, const void* header, std::size_t header_bytes, void* data,
@@ -82,6 +85,7 @@ class Engine {
   Context* context_ = nullptr;
   std::shared_ptr<Worker> worker_;
   std::vector<Region> regions_;
+  bool reads_devices_;
 };
 
 }  // namespace flowtrain::transport::ucx

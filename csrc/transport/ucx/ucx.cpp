@@ -45,6 +45,13 @@ class Ucx final : public Transport {
     engine_.add_region(data, bytes);
     return Transport::add_region(data, bytes);
   }
+  std::optional<std::uint32_t> add_device_region(std::uint64_t address,
+                                                 std::uint64_t bytes) override {
+    if (!engine_.reads_devices()) return std::nullopt;
+    auto* const data = reinterpret_cast<std::byte*>(address);
+    engine_.add_region(data, bytes, ucx::kCudaMemory);
+    return Transport::add_region(data, bytes);
+  }
   void remove_region(std::uint32_t region) override {
     const std::byte* const data = grants_.data_of(region);
     Transport::remove_region(region);
@@ -99,7 +106,8 @@ class Ucx final : public Transport {
     const ucx::Library& library = engine_.library();
     std::string found = "UCX " + library.version + " (" + library.found + ", " + library.path +
                         ") at " + engine_.host() + " through " + engine_.devices() + ", " +
-                        std::to_string(engine_.num_regions()) + " regions registered";
+                        std::to_string(engine_.num_regions()) + " regions registered" +
+                        (engine_.reads_devices() ? ", reads memory of devices" : "");
     for (const auto& link : outgoing_) {
       if (!link->error().empty()) continue;
       found += "\n  to " + link->peer() + ": " + std::to_string(link->pending()) + " pending";

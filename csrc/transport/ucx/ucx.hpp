@@ -14,6 +14,9 @@ struct UcxOptions {
   /// Settings of UCX without their prefix, as {"TCP_KEEPIDLE", "1s"}; they go before the
   /// environment. TCP_PUT_ENABLE stays "n".
   std::map<std::string, std::string> settings;
+  /// Let the network card read memory of CUDA devices (GPUDirect RDMA), by dma-buf or peermem as
+  /// UCX finds them.
+  bool gpu_direct = false;
 };
 
 /// The settings with which UCX is opened for an address of this host, including those given.
@@ -35,8 +38,8 @@ std::map<std::string, std::string> ucx_settings(const std::string& host, const U
 /// @param host  Numeric address of an interface of this host, on which peers reach it. Payloads go
 ///              through this interface, or the RDMA devices of the same card.
 ///
-/// Errors: UcxError if UCX is not found or cannot be started; BadArgument for an address that is
-///         not numeric.
+/// Errors: UcxError if UCX is not found or cannot be started, or cannot do what the options want;
+///         BadArgument for an address that is not numeric.
 std::unique_ptr<Transport> open_ucx(const std::string& host, Receiver& receiver,
                                     const UcxOptions& options = {},
                                     std::uint32_t max_grants = 4096);

@@ -47,12 +47,13 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--path",
-        choices=("tcp", "ucx"),
+        choices=("tcp", "ucx", "gpudirect"),
         default="tcp",
-        help="how payloads go, the same on all hosts; UCX uses RDMA where the network has it",
+        help="how payloads go, the same on all hosts; UCX uses RDMA where the network has it, and "
+        "with gpudirect its network card reads memory of GPUs",
     )
     parser.add_argument(
-        "--ucx", default="", metavar="FILE", help="libucp.so.0 for --path ucx (default: searched)"
+        "--ucx", default="", metavar="FILE", help="libucp.so.0 for UCX (default: searched)"
     )
     parser.add_argument("--name", help="name of this host (default: its hostname)")
     parser.add_argument(

@@ -33,7 +33,7 @@ _VERDICT_S = 0.3
 # For the peers to be told why this host leaves.
 _LEAVE_S = 1.0
 
-Payloads = Literal["tcp", "ucx"]
+Payloads = Literal["tcp", "ucx", "gpudirect"]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter, Session], Awaitable[None]]
 
 
@@ -71,7 +71,7 @@ class HostGateway:
         self._identity, self._token = identity, token
         self._tell = tell
         self._introduces, self._interface = introduces, interface
-        others = copies_in_packages() if path == "ucx" else []
+        others = copies_in_packages() if path != "tcp" else []
         self.gateway = Gateway(pool, interface=interface, path=path, ucx=ucx, ucx_others=others)
         self._facts = Facts(
             address=self.gateway.address,

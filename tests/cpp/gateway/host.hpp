@@ -23,6 +23,8 @@ using channel::Layout;
 
 struct Subject {
   std::function<std::unique_ptr<transport::Transport>(transport::Receiver&)> open;
+  memory::Resources resources = memory::host_resources();
+  memory::Place place{};  ///< Of the segments with classes.
 };
 
 inline Layout bytes_of(std::uint64_t bytes) {
@@ -38,8 +40,8 @@ class Host {
  public:
   Host(const Subject& subject, const std::string& what, std::vector<std::string> rings)
       : subject_(subject), name_("cpp-" + what + "-" + std::to_string(::getpid())) {
-    pool_ = channel::Pool::create({name_, "gateway", std::move(rings), 256, 64});
-    others = channel::Pool::open(name_, "others", Deadline::in(5));
+    pool_ = channel::Pool::create({name_, "gateway", std::move(rings), 256, 64, subject.resources});
+    others = open("others");
     start();
   }
   ~Host() {
@@ -52,7 +54,7 @@ class Host {
   void replace() {
     gateway.reset();
     if (handle_) handle_->close();
-    handle_ = channel::Pool::open(name_, "gateway", Deadline::in(5));
+    handle_ = open("gateway");
     start();
   }
 
@@ -64,11 +66,17 @@ class Host {
     return found;
   }
 
+  const Subject& subject() const { return subject_; }
+
   std::shared_ptr<channel::Pool> others;
   std::unique_ptr<Gateway> gateway;
   std::vector<Gateway::Ended> ended;
 
  private:
+  std::shared_ptr<channel::Pool> open(const std::string& label) const {
+    return channel::Pool::open(name_, label, Deadline::in(5), {}, &channel::Pool::destroy,
+                               subject_.resources);
+  }
   void start() { gateway = std::make_unique<Gateway>(handle_ ? handle_ : pool_, subject_.open); }
 
   const Subject& subject_;
@@ -154,9 +162,9 @@ class Flow {
     while (sent_ < count_) {
       const auto lease = producer_->try_lease(bytes_of(size_(sent_)));
       if (!lease) break;
-      for (std::uint64_t i = 0; i < lease->layout().bytes; ++i) {
-        lease->data()[i] = content(sent_, i);
-      }
+      // The memory of a fake device is the host's.
+      auto* const data = reinterpret_cast<std::byte*>(lease->slab().address);
+      for (std::uint64_t i = 0; i < lease->layout().bytes; ++i) data[i] = content(sent_, i);
       lease->publish({sent_, ~sent_});
       ++sent_;
     }
@@ -191,7 +199,8 @@ class Flow {
 };
 
 inline std::uint32_t add_classes(Host& host) {
-  return host.others->add_segment(memory::carve({{64, 3}, {4096, 4}, {70000, 2}}), false);
+  return host.others->add_segment(memory::carve({{64, 3}, {4096, 4}, {70000, 2}}), false, {},
+                                  host.subject().place);
 }
 inline std::uint64_t size_in_classes(std::uint64_t key) { return key * 7919 % 70001; }
 

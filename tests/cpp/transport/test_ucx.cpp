@@ -85,7 +85,11 @@ void a_put_writes_nothing() {
   const Bytes payload(kGranted);
   ucx::Mem* memory = nullptr;
   const ucx::MemMapParams params{ucx::MemMapParams::kAddress | ucx::MemMapParams::kLength,
-                                 const_cast<std::byte*>(payload.data()), payload.size()};
+                                 const_cast<std::byte*>(payload.data()),
+                                 payload.size(),
+                                 0,
+                                 0,
+                                 ucx::kHostMemory};
   CHECK(peer.calls().mem_map(peer.context, &params, &memory) == ucx::kOk);
   void* packed = nullptr;
   std::size_t bytes = 0;
@@ -203,6 +207,9 @@ void what_cannot_be_opened_says_why() {
   wrong.search.path = "/nowhere/libucp.so.0";
   CHECK_THROWS(open_ucx("127.0.0.1", host, wrong), UcxError);
   CHECK_THROWS(open_ucx("nowhere", host, options()), BadArgument);
+  UcxOptions loopback = options();
+  loopback.gpu_direct = true;
+  CHECK_THROWS(open_ucx("127.0.0.1", host, loopback), UcxError);
 }
 
 }  // namespace

@@ -31,6 +31,12 @@ SAME_VALUE(Params::kFeatures, UCP_PARAM_FIELD_FEATURES);
 SAME_VALUE(Params::kAm, UCP_FEATURE_AM);
 SAME_VALUE(Params::kWakeup, UCP_FEATURE_WAKEUP);
 
+SAME_FIELD(ContextAttr, ucp_context_attr_t, field_mask);
+SAME_FIELD(ContextAttr, ucp_context_attr_t, memory_types);
+SAME_VALUE(ContextAttr::kMemoryTypes, UCP_ATTR_FIELD_MEMORY_TYPES);
+SAME_VALUE(kHostMemory, UCS_MEMORY_TYPE_HOST);
+SAME_VALUE(kCudaMemory, UCS_MEMORY_TYPE_CUDA);
+
 SAME_FIELD(WorkerParams, ucp_worker_params_t, field_mask);
 SAME_FIELD(WorkerParams, ucp_worker_params_t, thread_mode);
 SAME_VALUE(WorkerParams::kThreadMode, UCP_WORKER_PARAM_FIELD_THREAD_MODE);
@@ -52,7 +58,9 @@ SAME_FIELD(MemMapParams, ucp_mem_map_params_t, field_mask);
 SAME_FIELD(MemMapParams, ucp_mem_map_params_t, address);
 SAME_FIELD(MemMapParams, ucp_mem_map_params_t, length);
 SAME_VALUE(MemMapParams::kAddress, UCP_MEM_MAP_PARAM_FIELD_ADDRESS);
+SAME_FIELD(MemMapParams, ucp_mem_map_params_t, memory_type);
 SAME_VALUE(MemMapParams::kLength, UCP_MEM_MAP_PARAM_FIELD_LENGTH);
+SAME_VALUE(MemMapParams::kMemoryType, UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE);
 
 SAME_FIELD(RequestParam, ucp_request_param_t, op_attr_mask);
 SAME_FIELD(RequestParam, ucp_request_param_t, flags);
