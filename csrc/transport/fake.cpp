@@ -13,7 +13,7 @@
 
 #include "base/error.hpp"
 #include "os/fd.hpp"
-#include "transport/pending.hpp"
+#include "transport/framed_link.hpp"
 
 namespace flowtrain::transport {
 
@@ -66,49 +66,23 @@ struct FakeNetwork::State {
 
 namespace {
 
-class FakeLink final : public Link {
+class FakeLink final : public FramedLink {
  public:
-  FakeLink(std::string peer, std::uint64_t session, Receiver& receiver)
-      : peer_(std::move(peer)), session_(session), receiver_(receiver) {}
+  FakeLink(const std::string& peer, std::uint64_t session, Receiver& receiver)
+      : FramedLink(peer, "a fake", session, receiver) {}
   ~FakeLink() override { abort(); }
 
-  std::optional<std::uint64_t> place(const Grant& grant, const Header& header,
-                                     const std::byte* data, std::uint64_t bytes) override;
-  bool send(const Header& header) override;
-  std::size_t pending() const override { return pending_.count(); }
-  std::int64_t stalled_ns() const override { return pending_.stalled_ns(); }
-  const std::string& error() const override { return error_; }
-  void abort() override;
-
-  void acknowledge(std::uint64_t number) {
-    pending_.remove(1);
-    receiver_.on_acknowledged(session_, number);
-  }
+  using FramedLink::acknowledge;
+  using FramedLink::fail;
+  using FramedLink::hello;
   void sent() { pending_.remove(1); }
   void moved() { pending_.moved(); }
-  void fail(const std::string& why) {
-    end("link to " + peer_ + " over a fake, with " + std::to_string(pending_.count()) +
-        " pending: " + why);
-    receiver_.on_closed(session_, error_);
-  }
 
   std::shared_ptr<Wire> wire;
 
  private:
-  void put(Frame frame, const std::byte* data, std::uint64_t bytes);
-  void end(const std::string& why) {
-    error_ = why;
-    pending_.clear();
-    wire->is_closed = true;
-    wire->link = nullptr;
-  }
-
-  std::string peer_;
-  std::uint64_t session_;
-  Receiver& receiver_;
-  Pending pending_;
-  std::uint64_t numbered_ = 0;
-  std::string error_;
+  void put(const Frame& frame, const std::byte* data, std::uint64_t bytes) override;
+  void drop(bool aborts) override;
 };
 
 }  // namespace
@@ -142,10 +116,8 @@ class FakeTransport final : public Transport {
   std::shared_ptr<Link> connect(const std::string& address, const Session& session) override {
     auto link = std::make_shared<FakeLink>(address, session.id, receiver_);
     link->wire = wire_to(address, link.get());
-    Frame hello;
-    hello.session = session.id;
-    std::copy(session.ticket.begin(), session.ticket.end(), hello.header.begin());
-    link->wire->to->arrive({.due = net_->now, .wire = link->wire, .frame = hello});
+    link->wire->to->arrive(
+        {.due = net_->now, .wire = link->wire, .frame = link->hello(session.ticket)});
     return link;
   }
   std::shared_ptr<Wire> wire_to(const std::string& address, FakeLink* link) {
@@ -312,43 +284,17 @@ class FakeTransport final : public Transport {
 
 namespace {
 
-void FakeLink::put(Frame frame, const std::byte* data, std::uint64_t bytes) {
-  frame.session = session_;
-  pending_.add();
+void FakeLink::put(const Frame& frame, const std::byte* data, std::uint64_t bytes) {
   if (wire->is_closed) return;  // The news is on its way.
   wire->to->arrive(
       {.due = wire->to->later(), .wire = wire, .frame = frame, .data = data, .bytes = bytes});
 }
 
-std::optional<std::uint64_t> FakeLink::place(const Grant& grant, const Header& header,
-                                             const std::byte* data, std::uint64_t bytes) {
-  if (!error_.empty() || pending_.count() >= kMaxPending) return std::nullopt;
-  Frame frame;
-  frame.kind = FrameKind::kPlace;
-  frame.number = ++numbered_;
-  frame.slot = grant.slot;
-  frame.generation = grant.generation;
-  frame.region = grant.region;
-  frame.offset = grant.offset;
-  frame.bytes = bytes;
-  frame.header = header;
-  put(frame, data, bytes);
-  return frame.number;
-}
-
-bool FakeLink::send(const Header& header) {
-  if (!error_.empty() || pending_.count() >= kMaxPending) return false;
-  Frame frame;
-  frame.kind = FrameKind::kMessage;
-  frame.header = header;
-  put(frame, nullptr, 0);
-  return true;
-}
-
-void FakeLink::abort() {
-  if (!error_.empty() || !wire) return;  // No wire: connect threw.
-  FakeTransport::leave(wire);
-  end("the link to " + peer_ + " was aborted");
+void FakeLink::drop(bool aborts) {
+  if (!wire) return;  // To connect threw.
+  if (aborts) FakeTransport::leave(wire);
+  wire->is_closed = true;
+  wire->link = nullptr;
 }
 
 /// A host of its own, without a receiver for what comes back.

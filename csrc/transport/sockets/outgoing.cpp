@@ -14,57 +14,20 @@ namespace flowtrain::transport {
 Outgoing::Outgoing(int epoll, const std::string& address, const Session& session,
                    Receiver& receiver)
     : Connection(epoll, connect_to(address)),
-      peer_(address),
-      session_(session.id),
-      receiver_(receiver) {
-  Frame hello;
-  hello.session = session.id;
-  std::copy(session.ticket.begin(), session.ticket.end(), hello.header.begin());
-  queue(hello, nullptr, 0);
+      FramedLink(address, "sockets", session.id, receiver),
+      queue_{{hello(session.ticket), nullptr, 0}} {
   want_write(true);  // Tells when the connection stands.
 }
 
-std::optional<std::uint64_t> Outgoing::place(const Grant& grant, const Header& header,
-                                             const std::byte* data, std::uint64_t bytes) {
-  if (!can_take()) return std::nullopt;
-  Frame frame;
-  frame.kind = FrameKind::kPlace;
-  frame.number = ++numbered_;
-  frame.slot = grant.slot;
-  frame.generation = grant.generation;
-  frame.region = grant.region;
-  frame.offset = grant.offset;
-  frame.bytes = bytes;
-  frame.header = header;
-  pending_.add();
-  queue(frame, data, bytes);
-  return frame.number;
-}
-
-bool Outgoing::send(const Header& header) {
-  if (!can_take()) return false;
-  Frame frame;
-  frame.kind = FrameKind::kMessage;
-  frame.header = header;
-  pending_.add();
-  queue(frame, nullptr, 0);
-  return true;
-}
-
-void Outgoing::abort() {
-  if (!error_.empty()) return;
-  error_ = "the link to " + peer_ + " was aborted";
-  queue_.clear();
-  pending_.clear();
-  close(true);
-}
-
-void Outgoing::queue(const Frame& frame, const std::byte* data, std::size_t bytes) {
-  Frame sent = frame;
-  sent.session = session_;
-  queue_.push_back({sent, data, bytes});
+void Outgoing::put(const Frame& frame, const std::byte* data, std::uint64_t bytes) {
+  queue_.push_back({frame, data, bytes});
   // If more is waiting, events of the socket go on with it.
-  if (queue_.size() == 1 && frame.kind != FrameKind::kHello) write();
+  if (queue_.size() == 1) write();
+}
+
+void Outgoing::drop(bool aborts) {
+  queue_.clear();
+  close(aborts);
 }
 
 void Outgoing::write() {
@@ -142,24 +105,8 @@ void Outgoing::handle(const Frame& frame) {
   if (frame.kind == FrameKind::kRefused) {
     return fail("the peer refused a frame: " + std::string(text(frame.reason)));
   }
-  if (frame.kind != FrameKind::kAck || frame.number > sent_ || frame.number <= acknowledged_) {
-    return fail("the peer acknowledged placement " + std::to_string(frame.number) + " of " +
-                std::to_string(sent_) + " sent and " + std::to_string(acknowledged_) +
-                " acknowledged");
-  }
-  while (is_open() && acknowledged_ < frame.number) {
-    pending_.remove(1);
-    receiver_.on_acknowledged(session_, ++acknowledged_);
-  }
-}
-
-void Outgoing::fail(const std::string& why) {
-  error_ = "link to " + peer_ + " over sockets, with " + std::to_string(pending_.count()) +
-           " pending: " + why;
-  queue_.clear();
-  pending_.clear();
-  close();
-  receiver_.on_closed(session_, error_);
+  if (frame.kind != FrameKind::kAck) return fail("the peer sent a frame of another kind");
+  acknowledge_to(frame.number, sent_);
 }
 
 }  // namespace flowtrain::transport
