@@ -69,10 +69,15 @@ for key in range(int(sys.argv[4]), int(sys.argv[5])):
     os.write(ledger, key.to_bytes(8, 'little'))
 producer.drain(timeout_s=100)
 """
-# As PRODUCE. A stream of the fake device, which delays its work, writes the items.
+# As PRODUCE. A stream of the fake device, which delays its work, writes the items; SIGTERM waits
+# for it.
 PRODUCE_ON_DEVICE = """
-import ctypes, os
+import ctypes, os, signal
 from flowtrain_core import cuda
+def finish(*_):
+    cuda.synchronize(device=0, stream=16)
+    os._exit(0)
+signal.signal(signal.SIGTERM, finish)
 pool = Pool.open(sys.argv[1]); pool.add_segment(classes=[(4096, 4), (1 << 17, 4)], tier="vmm")
 producer = Producer(pool, ring=sys.argv[2])
 ledger = os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -285,7 +290,8 @@ def random_kills(
             processes["producer"] = a.start(produce, "a", "there", sent, first, end)
         elif kind == "reader":
             processes["reader"] = b.start(consume, "b", "there", read)
-    processes["producer"].kill()
+    processes["producer"].popen.terminate()
+    processes["producer"].wait()
     deadline = time.monotonic() + 60
     while in_use(a.pool) or in_use(b.pool) or set(read_ledger(sent)) - set(read_ledger(read)):
         assert time.monotonic() < deadline, (in_use(a.pool), in_use(b.pool))
