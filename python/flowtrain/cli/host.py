@@ -77,11 +77,6 @@ def run(given: argparse.Namespace) -> int:
             f"{given.config}: give its YAML file to host a run, or --listen or --join for one that "
             "goes on"
         )
-    if (given.listen or given.join) and given.token is None:
-        raise ConfigError(
-            "--token: give a file with the job's secret, the same on all hosts; make one: "
-            "(umask 077 && openssl rand -hex 32 > token)"
-        )
     if not is_folder:
         return _host(given)
     if given.overrides or given.plan or given.resume:
@@ -118,22 +113,21 @@ def _take_part(given: argparse.Namespace) -> int:
 
 
 def _endpoint(given: argparse.Namespace) -> Any:
+    from flowtrain.cli.addresses import host_and_port
     from flowtrain.config import ConfigError
-    from flowtrain.train.launch.other_hosts import Endpoint, read_token
+    from flowtrain.hosts.token import read_token
+    from flowtrain.train.launch.other_hosts import Endpoint
 
     option, address = ("--listen", given.listen) if given.listen else ("--join", given.join)
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"{option} {address}: write it as 10.0.0.1:4711")
-    host = host.strip("[]")
+    host, port = host_and_port(option, address)
     name = given.name or socket.gethostname()
     if _NAME.fullmatch(name) is None:
         raise ConfigError(f"--name {name}: a name has letters, digits, '.', '_' and '-'")
     return Endpoint(
         name=name,
         host=host,
-        port=int(port),
-        interface=given.interface or (host if given.listen else _address_towards(host, int(port))),
+        port=port,
+        interface=given.interface or (host if given.listen else _address_towards(host, port)),
         token=read_token(given.token),
         path=given.path,
         ucx=given.ucx,

@@ -35,8 +35,6 @@ _POLL_S = 0.1
 _RETRY_S = 0.5
 _RECORD_S = 1.0
 _JOB_S = 10.0
-# Letters, digits and what else tokens have; a shorter one could be guessed.
-_MIN_TOKEN = 16
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -83,23 +81,6 @@ class Endpoint:
             processor=digests.get("processor", ""),
             purpose=purpose,
         )
-
-
-def read_token(path: Path) -> bytes:
-    """The token in a file, which only its owner can read.
-
-    Raises:
-        ConfigError: Others can read it, or it is too short.
-    """
-    if path.stat().st_mode & 0o077:
-        raise ConfigError(f"--token {path}: others can read it; run: chmod 600 {path}")
-    token = path.read_bytes().strip()
-    if len(token) < _MIN_TOKEN:
-        raise ConfigError(
-            f"--token {path}: {len(token)} characters, at least {_MIN_TOKEN}; "
-            f"make one: openssl rand -hex 32 > {path}"
-        )
-    return token
 
 
 def host_run(folder: Path, at: Endpoint, *, timeout_s: float) -> int:

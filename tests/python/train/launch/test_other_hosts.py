@@ -10,7 +10,7 @@ from support import run_tree
 
 from flowtrain.config import ConfigError, from_dict
 from flowtrain.config.load import dump, load
-from flowtrain.train.launch.other_hosts import read_token, write_files
+from flowtrain.train.launch.other_hosts import write_files
 from flowtrain.train.state.resume import FINGERPRINT, fingerprint
 from flowtrain.train.state.run_folder import CONFIG
 
@@ -27,16 +27,3 @@ def test_other_models_and_data_are_refused_by_name(tmp_path: Path, data: Path) -
     with pytest.raises(ConfigError, match="files of this host are not those of the run") as error:
         write_files(there, files | {FINGERPRINT: json.dumps(recorded)})
     assert changed in str(error.value) and "data.path" in str(error.value)
-
-
-def test_a_token_that_others_can_read_or_guess_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "token"
-    path.write_text("0123456789abcdef\n")
-    path.chmod(0o640)
-    with pytest.raises(ConfigError, match="chmod 600"):
-        read_token(path)
-    path.chmod(0o600)
-    assert read_token(path) == b"0123456789abcdef"
-    path.write_text("short")
-    with pytest.raises(ConfigError, match="5 characters, at least 16"):
-        read_token(path)

@@ -1,0 +1,24 @@
+"""Addresses of hosts, as options give them."""
+
+from __future__ import annotations
+
+from flowtrain.config.checks import ConfigError
+
+
+def host_and_port(option: str, text: str, *, port: int | None = None) -> tuple[str, int]:
+    """The parts of `10.0.0.1:4711` or `[::1]:4711`.
+
+    Args:
+        option: Its name, for the error.
+        text: Its value.
+        port: Port if there is none in the text; None if there has to be one.
+
+    Raises:
+        ConfigError: It is written otherwise.
+    """
+    host, _, given = text.rpartition(":")
+    if port is not None and (not host or text.endswith("]")):
+        host, given = text, str(port)
+    if not host or not given.isdecimal() or int(given) > 65535:
+        raise ConfigError(f"{option} {text}: write it as 10.0.0.1:4711")
+    return host.strip("[]"), int(given)
