@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from two_hosts import LIMIT_S, Host, two_hosts
+from two_hosts import LIMIT_S, Host, two_hosts, wait_for
 
 from flowtrain.bench.conditions import conditions
 
@@ -102,12 +102,8 @@ class Log:
     def text(self, since: int = 0) -> str:
         return self.path.read_text()[since:] if self.path.exists() else ""
 
-    def wait_for(self, pattern: str, since: int = 0, limit_s: float = LIMIT_S) -> re.Match[str]:
-        end = time.monotonic() + limit_s
-        while (found := re.search(pattern, self.text(since))) is None:
-            assert time.monotonic() < end, f"no '{pattern}' in {self.path}: {self.text()[-2000:]}"
-            time.sleep(0.002)
-        return found
+    def wait_for(self, pattern: str, since: int = 0) -> re.Match[str]:
+        return wait_for(self.path, pattern, since)
 
 
 class Process:

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from two_hosts import LIMIT_S, Host, two_hosts
+from two_hosts import LIMIT_S, Host, two_hosts, wait_for
 
 from flowtrain.bench.conditions import conditions
 from flowtrain.data.digits import write_digits
@@ -45,17 +44,6 @@ DELAYS_MS = {"frozen 1 + 1": 400.0, "none": 0.0, "cut": 60.0, "kill": 60.0}
 # Changes of the encoder ranks of a frozen run, and the largest number of commands that run them.
 CHANGES, MOST_COMMANDS, BETWEEN_S = 20, 3, 1.5
 CHANGES_DELAY_MS = 2000.0
-
-
-def wait_for(log: Path, pattern: str, since: int = 0) -> re.Match[str]:
-    """The first place in a log that has a pattern, once it is there."""
-    end = time.monotonic() + LIMIT_S
-    while True:
-        text = log.read_text()[since:] if log.exists() else ""
-        if found := re.search(pattern, text):
-            return found
-        assert time.monotonic() < end, f"no '{pattern}' in {log}: {text[-2000:]}"
-        time.sleep(0.005)
 
 
 @dataclass(frozen=True, slots=True)

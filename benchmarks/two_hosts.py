@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,6 +16,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LIMIT_S = 180.0
+
+
+def wait_for(log: Path, pattern: str, since: int = 0) -> re.Match[str]:
+    """The first place in a log that has a pattern, once it is there."""
+    end = time.monotonic() + LIMIT_S
+    while True:
+        text = log.read_text()[since:] if log.exists() else ""
+        if found := re.search(pattern, text):
+            return found
+        assert time.monotonic() < end, f"no '{pattern}' in {log}: {text[-2000:]}"
+        time.sleep(0.005)
 
 
 class Host:
