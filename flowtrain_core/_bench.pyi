@@ -1,9 +1,10 @@
 """Measurements and fault injection for `flowtrain bench`; `flowtrain.bench` documents them.
 
-All but `available_bytes` fork, so that the calling process may have only one thread. A figure comes
+They pin the calling thread, or fork, for which the process may have only one thread. A figure comes
 as three numbers: the figure, and the times in ns of a ping-pong before and after it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 def ring_flow(
@@ -42,17 +43,35 @@ def inject_faults(
 ) -> dict[str, Any]:
     """Kills and stops participants of a ring, and counts the faults that follow."""
 
-def placements(
+def receive_placements(
     *,
     path: str,
+    host: str,
+    ticket: str,
     library: str,
     others: list[str],
-    settings: dict[str, str],
     bytes: int,
     window: int,
+    tell: Callable[[dict[str, Any]], object],
+) -> None:
+    """Listen at an address of this host, tell where, and receive until the sender has gone."""
+
+def send_placements(
+    *,
+    path: str,
+    host: str,
+    ticket: str,
+    library: str,
+    others: list[str],
+    bytes: int,
+    window: int,
+    address: str,
     seconds: float,
 ) -> dict[str, Any]:
-    """A flow of payloads between two processes: rate, and time to the acknowledgement."""
+    """A flow of payloads to a receiver: rate, and time to the acknowledgement."""
+
+def find_ucx(*, host: str, library: str, others: list[str]) -> dict[str, Any]:
+    """A copy of UCX: its path and version, and the settings for an address of this host."""
 
 def memcpy_bytes_per_s(*, bytes: int, seconds: float) -> float:
     """Rate of a copy between private arrays of one process."""

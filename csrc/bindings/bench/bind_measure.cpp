@@ -57,23 +57,47 @@ void bind_measure(py::module_& module) {
   module.def("idle_cpu_percent", &measure::idle_cpu_percent, py::arg("seconds"),
              py::call_guard<ReadsPoolFolder>());
   module.def(
-      "placements",
-      [](const std::string& path, const std::string& library,
-         const std::vector<std::string>& others, const std::map<std::string, std::string>& settings,
-         std::uint64_t bytes, std::uint32_t window, double seconds) {
-        const measure::PlacementFigure found =
-            measure::measure_placements({path, library, others, settings, bytes, window, seconds});
+      "receive_placements",
+      [](const std::string& path, const std::string& host, const std::string& ticket,
+         const std::string& library, const std::vector<std::string>& others, std::uint64_t bytes,
+         std::uint32_t window, const py::function& tell) {
+        measure::receive_placements({path, host, ticket, library, others, bytes, window},
+                                    [&](const std::string& address, std::uint64_t registrations) {
+                                      py::dict facts;
+                                      facts["address"] = address;
+                                      facts["registrations"] = registrations;
+                                      tell(facts);
+                                    });
+      },
+      py::kw_only(), py::arg("path"), py::arg("host"), py::arg("ticket"), py::arg("library"),
+      py::arg("others"), py::arg("bytes"), py::arg("window"), py::arg("tell"));
+  module.def(
+      "send_placements",
+      [](const std::string& path, const std::string& host, const std::string& ticket,
+         const std::string& library, const std::vector<std::string>& others, std::uint64_t bytes,
+         std::uint32_t window, const std::string& address, double seconds) {
+        const measure::FlowFigure found = measure::send_placements(
+            {path, host, ticket, library, others, bytes, window}, address, seconds);
         py::dict out;
         out["bytes_per_s"] = found.bytes_per_s;
         out["round_trip_us"] = found.round_trip_ns / 1000;
-        out["registrations"] = found.registrations;
-        out["version"] = found.version;
+        return out;
+      },
+      py::kw_only(), py::arg("path"), py::arg("host"), py::arg("ticket"), py::arg("library"),
+      py::arg("others"), py::arg("bytes"), py::arg("window"), py::arg("address"),
+      py::arg("seconds"));
+  module.def(
+      "find_ucx",
+      [](const std::string& host, const std::string& library,
+         const std::vector<std::string>& others) {
+        const measure::UcxCopy found = measure::find_ucx(host, library, others);
+        py::dict out;
         out["library"] = found.library;
+        out["version"] = found.version;
         out["settings"] = found.settings;
         return out;
       },
-      py::kw_only(), py::arg("path"), py::arg("library"), py::arg("others"), py::arg("settings"),
-      py::arg("bytes"), py::arg("window"), py::arg("seconds"));
+      py::kw_only(), py::arg("host"), py::arg("library"), py::arg("others"));
   module.def("memcpy_bytes_per_s", &measure::measure_memcpy, py::kw_only(), py::arg("bytes"),
              py::arg("seconds"));
   module.def("available_bytes", [] { return os::available_memory().bytes; });

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from flowtrain import progress
@@ -26,11 +27,30 @@ def add_parser(commands: Any) -> None:
         choices=("shm", "pinned", "vmm", "ipc", "tcp", "ucx"),
         default="shm",
         help="shared memory; slabs that a CUDA device copies to and from, page-locked in the host "
-        "or its own by either way to share it; or a path between hosts over loopback",
+        "or its own by either way to share it; or a path between hosts, over loopback or to the "
+        "host of --connect",
     )
     of_pool.add_argument("--device", type=int, default=0, help="for pinned, vmm and ipc")
     of_pool.add_argument("--rounds", type=int, help="rounds of tcp and ucx, 15 if not given")
     of_pool.add_argument("--ucx", default="", metavar="PATH", help="libucp.so.0 to use for ucx")
+    sides = of_pool.add_mutually_exclusive_group()
+    sides.add_argument(
+        "--listen",
+        metavar="ADDRESS[:PORT]",
+        help="receive for commands with --connect on other hosts, one after the other",
+    )
+    sides.add_argument(
+        "--connect",
+        metavar="ADDRESS:PORT",
+        help="measure tcp or ucx to the host that listens there",
+    )
+    of_pool.add_argument(
+        "--token",
+        type=Path,
+        metavar="FILE",
+        help="secret of --listen and --connect, the same on both hosts, in a file that only you "
+        "can read",
+    )
     of_slab = _kind(kinds, "slab", "time to free a slab and take another", run_slab)
     of_slab.add_argument("--rounds", type=int, default=20_000)
     of_handoff = _kind(
@@ -80,14 +100,30 @@ def run_pool(given: argparse.Namespace) -> int:
     from flowtrain.bench import device_pool, placements, pool
 
     path, seconds = given.path, given.seconds
+    if given.listen:
+        command = f"flowtrain bench pool --path tcp --token {given.token} --connect"
+        placements.listen(_endpoint("--listen", given.listen, given.token, 0), given.ucx, command)
+        return 0
+    if given.connect and path not in ("tcp", "ucx"):
+        raise ValueError("--connect measures a path between hosts; give --path tcp or ucx")
     if path == "shm":
         rows = pool.run(tuple(given.bytes or pool.SIZES), seconds, given.prefault_bytes)
     elif path in ("tcp", "ucx"):
         sizes, rounds = given.bytes or placements.SIZES, given.rounds or placements.ROUNDS
-        rows = placements.run(path, sizes, seconds, rounds, given.ucx)
+        to = _endpoint("--connect", given.connect, given.token) if given.connect else None
+        rows = placements.run(path, sizes, seconds, rounds, given.ucx, to)
     else:
         rows = device_pool.run(path, given.bytes or device_pool.SIZES, seconds, given.device)
     return _show(rows, given.json)
+
+
+def _endpoint(option: str, text: str, token: Path | None, port: int | None = None) -> Any:
+    from flowtrain.bench.peer import Endpoint
+    from flowtrain.cli.addresses import host_and_port
+    from flowtrain.hosts.token import read_token
+
+    host, number = host_and_port(option, text, port=port)
+    return Endpoint(host=host, port=number, token=read_token(token))
 
 
 def run_slab(given: argparse.Namespace) -> int:

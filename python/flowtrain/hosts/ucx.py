@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 
 
-def copies_in_packages() -> list[str]:
+@cache
+def copies_in_packages() -> Sequence[str]:
     """Paths of `libucp` in NIXL's wheels, which have RDMA."""
     found = []
     for package in distributions():
@@ -15,4 +18,4 @@ def copies_in_packages() -> list[str]:
         for file in package.files or ():
             if file.name.startswith("libucp") and ".so" in file.name:
                 found.append(str(Path(str(package.locate_file(file))).resolve()))
-    return sorted(set(found))
+    return tuple(sorted(set(found)))
