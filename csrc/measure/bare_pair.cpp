@@ -114,19 +114,20 @@ FlowFigure send_bare(const PlacementFlow& flow, const std::string& address, doub
     arrivals.add(now_ns() - sent_ns[answered++ % flow.window]);
     return true;
   };
-  while (arrivals.wants_more() || answered < sent) {
-    if (arrivals.wants_more() && sent - answered < flow.window) {
+  for (;;) {
+    if (sent - answered < flow.window && arrivals.wants_more()) {
       sent_ns[sent++ % flow.window] = now_ns();
       write(socket, payload.data(), payload.size());
       // Answers that are there are taken, as they would be by a program that waits for both.
       while (sent - answered > 0 && sent - answered < flow.window && take(MSG_DONTWAIT)) {
       }
+    } else if (answered == sent) {
+      return arrivals.figure();
     } else if (!take(0)) {
       throw SystemCallError("placements: the receiver of the bare pair at " + address +
                             " has ended");
     }
   }
-  return arrivals.figure();
 }
 
 }  // namespace flowtrain::measure

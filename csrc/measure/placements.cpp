@@ -99,13 +99,13 @@ class Sender final : public Receiver {
   }
 
   FlowFigure run() {
-    while (arrivals_.wants_more() || link_->pending() > 0) {
-      while (arrivals_.wants_more() && link_->pending() < flow_.window) place();
+    for (;;) {
+      while (link_->pending() < flow_.window && arrivals_.wants_more()) place();
+      if (link_->pending() == 0) return arrivals_.figure();
       const bool is_alive = transport_->wait(Deadline::in(kFlowTimeoutS));
       if (!link_->error().empty()) throw SystemCallError("placements: " + link_->error());
       if (!is_alive) throw PoolTimeout("placements: the receiver has taken nothing for 60 s");
     }
-    return arrivals_.figure();
   }
 
   void on_placed(const Placement&) override {}
