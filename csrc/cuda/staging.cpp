@@ -14,7 +14,7 @@
 namespace flowtrain::cuda {
 namespace {
 
-/// What the driver uses until the last fetch is done.
+/// Memory, stream and counter of a staging. The driver uses them until the last fetch is done.
 struct Work {
   Work(std::shared_ptr<const memory::Memory> of, memory::Copies copies, memory::OnDone told,
        const std::string& name)

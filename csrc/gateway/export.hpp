@@ -32,10 +32,9 @@ namespace flowtrain::gateway {
 ///
 /// Memory:   the slabs that it has taken, one entry for each.
 /// Threads:  one.
-/// Progress: never waits. If it is destroyed, or its process dies, the items go back to their
-/// rings. Ordering: none between items. Errors:   BrokenRule for what the peer may not send;
-/// otherwise as Consumer and
-///           memory::Staging.
+/// Progress: never waits. If it is destroyed, or its process dies, its items go back to the rings.
+/// Ordering: none between items.
+/// Errors:   BrokenRule for what the peer may not send; otherwise as Consumer and memory::Staging.
 class Export {
  public:
   Export(std::shared_ptr<channel::Pool> pool, Stagings& stagings)

@@ -23,7 +23,7 @@ memory::OnDone waker_of(const os::Fd& wakes) {
   return [own = std::make_shared<const os::Fd>(os::duplicate(wakes))] { wake(*own); };
 }
 
-/// What the items of devices have met on their way; empty if there are none.
+/// Counts of items that were copied from a device or lost, for people; empty if there are none.
 std::string staged_text(const Export::Counts& sent) {
   std::string text;
   if (sent.staged_items > 0) {

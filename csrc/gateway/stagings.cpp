@@ -12,7 +12,12 @@ SegmentStaging::SegmentStaging(const memory::Resource& resource,
   const auto region = transport.add_device_region(segment->address(), segment->bytes());
   reads_device_ = region.has_value();
   const auto copies = reads_device_ ? memory::Copies::kNone : memory::Copies::kToHost;
-  staging_ = resource.staging(std::move(segment), copies, std::move(on_done), name);
+  try {
+    staging_ = resource.staging(std::move(segment), copies, std::move(on_done), name);
+  } catch (...) {
+    if (reads_device_) transport.remove_region(*region);
+    throw;
+  }
   region_ = reads_device_ ? *region : transport.add_region(staging_->data(), staging_->bytes());
 }
 

@@ -30,7 +30,7 @@ class Staging {
   /// Without copies, an address of the device.
   virtual std::byte* data() const noexcept = 0;
   virtual std::uint64_t bytes() const noexcept = 0;
-  /// Whose work so far is done before a fetch begins: let it wait for what writes the slab.
+  /// The stream of the fetches. Let it wait for the write of a slab before the slab is fetched.
   virtual StreamHandle stream() const noexcept = 0;
   /// Copies bytes of the segment to the same offset here.
   virtual void fetch(std::uint64_t offset, std::uint64_t bytes) = 0;

@@ -75,7 +75,7 @@ async def telling(function: str, **arguments: object) -> AsyncIterator[tuple[Pro
 
 
 async def failure_of(process: Process) -> str:
-    """What an ended process has said if it failed; otherwise empty."""
+    """Standard error of a process that failed, once it has ended; empty if it succeeded."""
     _, err = await process.communicate()
     return err.decode().strip() if process.returncode else ""
 

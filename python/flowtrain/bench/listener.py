@@ -95,7 +95,7 @@ class _Listener:
 
 
 class _Service:
-    """What a peer can ask for. A request ends what the one before has started.
+    """Answers the requests of a peer. Each ends the processes that the one before has started.
 
     Args:
         interface: Address of this host at which the peer reaches it.

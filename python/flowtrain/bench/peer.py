@@ -99,7 +99,10 @@ class Peer:
         task = asyncio.create_task(work)
         try:
             await asyncio.wait({task, self._runs}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
+            if task.done() and task.exception() is not None:
+                # The end of the peer may show first in what measures to it.
+                await asyncio.wait({self._runs}, timeout=_LEAVE_S)
+            if self._runs.done():
                 self._runs.result()
             return await task
         finally:

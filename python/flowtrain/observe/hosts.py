@@ -40,7 +40,7 @@ def hosts_table(run: Path) -> Table | None:
 
 
 def sent_text(peer: PeerTraffic) -> str:
-    """What a host has sent to a peer, and how it got there."""
+    """Items and bytes that a host has sent to a peer, with those of a device and those lost."""
     text = f"{peer.sent_items:,} items, {bytes_text(peer.sent_bytes)}"
     if peer.staged_items:
         text += f", {peer.staged_items:,} of a device by page-locked memory"
