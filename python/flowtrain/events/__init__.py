@@ -1,6 +1,7 @@
 """Events: one record for each thing that a rank has done, in a file that survives its death."""
 
 from flowtrain.events.accounts import Account, read_accounts, read_memory, read_shares
+from flowtrain.events.clock import clock_offset_ns
 from flowtrain.events.codes import (
     ACTIVITIES,
     ACTIVITY_OF,
@@ -48,6 +49,7 @@ __all__ = [
     "RankEvents",
     "Wait",
     "busy",
+    "clock_offset_ns",
     "next_attempt",
     "path_of",
     "read_accounts",

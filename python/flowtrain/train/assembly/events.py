@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import partial
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.workers import WorkerPool
-from flowtrain.events import Attempt, EventFile, path_of
+from flowtrain.events import Attempt, EventFile, clock_offset_ns, path_of
 from flowtrain.train.control.job import ATTEMPT
 from flowtrain.train.ranks.membership import Membership
 
@@ -30,7 +29,7 @@ def record_events(
     attempt = Attempt(
         number=membership.store.get(ATTEMPT, writer="the launcher"),
         pid=os.getpid(),
-        clock_offset_ns=time.time_ns() - time.perf_counter_ns(),
+        clock_offset_ns=clock_offset_ns(),
     )
     label, keep = membership.label, config.track.event_steps
     file = EventFile(path_of(config.run, label), label, attempt, keep_steps=keep)
