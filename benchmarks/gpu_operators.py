@@ -1,7 +1,9 @@
 """Times of single operators of a large model, forward and backward, in bfloat16.
 
 Norms and rotations as FlowTrain computes them beside the operators of torch one by one; matrix
-products and attention with their rate. Medians by `torch.utils.benchmark`; prints JSON lines.
+products with their rate; attention of the same images by one varlen kernel, and image by image with
+each backend of torch. Medians by `torch.utils.benchmark`; prints JSON lines. An operator that
+cannot run has its error in place of a time.
 """
 
 from __future__ import annotations
@@ -9,10 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from gpu_report import conditions
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.benchmark import Timer
 
 from flowtrain.models.attention import varlen_attention
@@ -22,12 +26,25 @@ from flowtrain.models.rotary import Rotary
 
 EPS = 1e-6
 IMAGES = [4900, 11600, 2800, 5200, 7168]
+DENSE = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]
 Case = tuple[str, Callable[..., torch.Tensor], list[tuple[int, ...]], float]
 
 
-def full_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    documents, module = Documents(IMAGES), torch.nn.Module()
-    return varlen_attention(module, q, k, v, None, is_causal=False, documents=documents)[0]
+def varlen(images: list[int]) -> Callable[..., torch.Tensor]:
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        documents, module = Documents(images), torch.nn.Module()
+        return varlen_attention(module, q, k, v, None, is_causal=False, documents=documents)[0]
+
+    return attention
+
+
+def one_by_one(images: list[int], backend: SDPBackend) -> Callable[..., torch.Tensor]:
+    def attention(*inputs: torch.Tensor) -> torch.Tensor:
+        split = zip(*(x.split(images, dim=2) for x in inputs), strict=True)
+        with sdpa_kernel(backend):
+            return torch.cat([F.scaled_dot_product_attention(*image) for image in split], dim=2)
+
+    return attention
 
 
 def rotation(own: bool) -> Callable[..., torch.Tensor]:
@@ -45,7 +62,9 @@ def rotation(own: bool) -> Callable[..., torch.Tensor]:
 def cases(scale: int) -> list[Case]:
     """Name, function, shapes of its arguments, and FLOPs of both passes."""
     rows, patches = 8192 // scale, 32768 // scale
-    square = sum(length**2 for length in IMAGES)
+    images = [length // scale for length in IMAGES]
+    of_images: list[tuple[int, ...]] = [(1, 16, sum(images), 64)] * 3
+    flops = 12 * sum(length**2 for length in images) * 1024
     return [
         (
             "norm, operators one by one",
@@ -70,25 +89,32 @@ def cases(scale: int) -> list[Case]:
             [(patches, 1024), (4096, 1024)],
             6 * patches * 1024 * 4096,
         ),
+        ("attention of images, varlen", varlen(images), of_images, flops),
         *(
-            [
-                (
-                    "varlen attention of images",
-                    full_varlen,
-                    [(1, 16, sum(IMAGES), 64)] * 3,
-                    12 * square * 1024,
-                )
-            ]
-            if scale == 1
-            else []
-        ),
-        (
-            "attention of one image",
-            F.scaled_dot_product_attention,
-            [(1, 16, 11600 // scale, 64)] * 3,
-            12 * (11600 // scale) ** 2 * 1024,
+            (
+                f"attention of images, one by one, {each.name}",
+                one_by_one(images, each),
+                of_images,
+                flops,
+            )
+            for each in DENSE
         ),
     ]
+
+
+def seconds_of(
+    function: Callable[..., torch.Tensor], shapes: list[tuple[int, ...]], device: str
+) -> float:
+    """Median time of a forward and a backward pass."""
+    inputs = [
+        torch.randn(shape, device=device, dtype=torch.bfloat16).requires_grad_() for shape in shapes
+    ]
+    gradient = torch.randn_like(function(*inputs))
+
+    def both() -> None:
+        torch.autograd.grad(function(*inputs), inputs, gradient)
+
+    return Timer("both()", globals={"both": both}).blocked_autorange(min_run_time=0.2).median
 
 
 def main() -> None:
@@ -97,25 +123,26 @@ def main() -> None:
     parser.add_argument(
         "--scale", type=int, default=1, help="divisor of the rows, to try this file"
     )
+    parser.add_argument(
+        "--flash",
+        metavar="NAME",
+        help="another flash attention that torch knows, such as FA3 or FA4",
+    )
     given = parser.parse_args()
+    if given.flash is not None:
+        torch.nn.attention.activate_flash_attention_impl(given.flash)
     print(json.dumps({"conditions": conditions()}), flush=True)
     for name, function, shapes, flops in cases(given.scale):
-        inputs = [
-            torch.randn(shape, device=given.device, dtype=torch.bfloat16).requires_grad_()
-            for shape in shapes
-        ]
-        gradient = torch.randn_like(function(*inputs))
-
-        def both(
-            function: Callable[..., torch.Tensor] = function,
-            inputs: list[torch.Tensor] = inputs,
-            gradient: torch.Tensor = gradient,
-        ) -> None:
-            torch.autograd.grad(function(*inputs), inputs, gradient)
-
-        seconds = Timer("both()", globals={"both": both}).blocked_autorange(min_run_time=0.2).median
-        row = {"operator": name, "shapes": shapes, "ms": round(seconds * 1e3, 3)}
-        print(json.dumps({**row, "tflops": round(flops / seconds / 1e12)} if flops else row))
+        row: dict[str, Any] = {"operator": name, "shapes": shapes}
+        try:
+            seconds = seconds_of(function, shapes, given.device)
+        except RuntimeError as error:
+            row["failed"] = str(error).splitlines()[0]
+        else:
+            row["ms"] = round(seconds * 1e3, 3)
+            if flops:
+                row["tflops"] = round(flops / seconds / 1e12)
+        print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":
