@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowtrain.cli.overrides import add_overrides
+
 if TYPE_CHECKING:
     from flowtrain.cache import CacheFolder
 
@@ -24,7 +26,7 @@ def add_parser(commands: Any) -> None:
         "be stopped and started.",
     )
     fill.add_argument("config", type=Path, help="YAML file of a run with flow.cache.path")
-    fill.add_argument("overrides", nargs="*", metavar="a.b=value", help="dotted overrides")
+    add_overrides(fill)
     fill.add_argument("--workers", type=int, help="processes that read (default: one per core)")
     fill.set_defaults(run=run_fill)
     show = kinds.add_parser("show", help="list contexts: size, hits, and when they were last used")

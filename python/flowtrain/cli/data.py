@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowtrain import progress
+from flowtrain.cli.overrides import add_overrides
 from flowtrain.output import checked_stdout
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def add_parser(commands: Any) -> None:
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, help="YAML file")
-    parser.add_argument("overrides", nargs="*", metavar="a.b=value", help="dotted overrides")
+    add_overrides(parser)
     parser.add_argument(
         "--held-out", action="store_true", help="the held-out samples of eval, not those of data"
     )

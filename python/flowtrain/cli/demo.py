@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowtrain import progress
+from flowtrain.cli.overrides import add_overrides
 from flowtrain.output import shows_text
 
 
@@ -15,7 +16,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("demo", help=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder (default: demo)")
     parser.add_argument("--keep-data", action="store_true", help="use the data of an earlier demo")
-    parser.add_argument("overrides", nargs="*", metavar="a.b=value", help="dotted overrides")
+    add_overrides(parser)
     parser.add_argument(
         "--json", action="store_true", help="end with a line of JSON, as without a terminal"
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowtrain import progress
+from flowtrain.cli.overrides import add_overrides
 
 if TYPE_CHECKING:
     from flowtrain.workloads import Workload
@@ -41,9 +42,7 @@ def add_parser(commands: Any) -> None:
         "optionally 'visual_tokens', 'images', 'cost', 'encoder_cost'; a run.yaml whose data were "
         "checked; or a preset such as 'video'",
     )
-    parser.add_argument(
-        "overrides", nargs="*", metavar="a.b=value", help="dotted overrides of a run.yaml"
-    )
+    add_overrides(parser, help="dotted overrides of a run.yaml")
     parser.add_argument("--ranks", type=int, required=True, help="data-parallel ranks")
     parser.add_argument(
         "--max-tokens", type=int, required=True, help="maximum tokens per microbatch"

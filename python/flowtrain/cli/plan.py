@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flowtrain import progress
+from flowtrain.cli.overrides import add_overrides
 from flowtrain.cli.plan_export import add_export_options, check_export, export, export_file
 
 _EPILOG = """
@@ -28,12 +29,11 @@ def add_parser(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        files=True,
+    add_overrides(
+        parser,
         metavar="run.yaml | a.b=value",
         help="the run that is planned, and dotted overrides",
+        files=True,
     )
     parser.add_argument("--model", type=Path, help="Hugging Face folder; config.json is enough")
     parser.add_argument(

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from flowtrain.cli.overrides import add_overrides
+
 _HELP = """
 Measures forward and backward passes of each kind of layer as a rank computes them, and the
 optimizer, at sizes up to train.microbatch_tokens. A profile that was ended early continues from its
@@ -18,13 +20,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "config", nargs="?", files=True, help="YAML file of a run; none with --model"
     )
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="a.b=value",
-        help="dotted overrides, such as model.compute_dtype=bfloat16; relative paths in them start "
-        "at the working directory",
-    )
+    add_overrides(parser)
     parser.add_argument("--model", type=Path, help="Hugging Face folder, in place of a run")
     parser.add_argument(
         "--out", type=Path, default=Path("profile.json"), help="file (default: profile.json)"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowtrain import progress
+from flowtrain.cli.overrides import add_overrides
 from flowtrain.cli.steps import steps
 from flowtrain.output import show, shows_text
 
@@ -46,12 +47,7 @@ def add_parser(commands: Any) -> None:
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Add what changes the configuration of a run, and how the run begins and ends."""
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="a.b=value",
-        help="dotted overrides; relative paths in them start at the working directory",
-    )
+    add_overrides(parser)
     parser.add_argument(
         "--plan", type=Path, metavar="FILE", help="take the layout from a plan of `flowtrain plan`"
     )

@@ -40,6 +40,11 @@ def test_a_printed_configuration_loads_to_the_same_run(
     assert load(copy) == load(config, ["optim.lr=5e-4"])
 
 
+def test_words_that_may_be_left_out_are_not_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train"]) == 2
+    assert capsys.readouterr().err.endswith("arguments are required: config\n")
+
+
 def test_overrides_may_stand_behind_an_option(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
