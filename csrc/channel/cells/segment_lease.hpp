@@ -8,9 +8,10 @@
 namespace flowtrain::channel {
 
 /// As lockfree::try_lease, for a slab in memory of a device: only if no stream has yet to write or
-/// read it.
-inline bool try_lease_from_streams(const Control& control, std::uint16_t lane,
-                                   std::uint32_t cell) noexcept {
+/// read it. Not inline, which would make the search of other slabs too large to be inline.
+[[gnu::noinline, gnu::cold]] inline bool try_lease_from_streams(const Control& control,
+                                                                std::uint16_t lane,
+                                                                std::uint32_t cell) noexcept {
   lockfree::AtomicCell& word = control.word(cell);
   // Read first: if the slab was used between the two reads, the word has changed.
   const auto seen = word.load(std::memory_order_acquire);  // sync: cell.word
@@ -23,10 +24,11 @@ inline bool try_lease_from_streams(const Control& control, std::uint16_t lane,
 inline bool try_lease_segment_cell(const Control& control, const SegmentEntry& entry,
                                    SegmentWord word, std::uint16_t lane,
                                    std::uint32_t cell) noexcept {
-  const bool leased = entry.kind == memory::Kind::kMemfd
-                          ? lockfree::try_lease(control.word(cell), lane)
-                          : try_lease_from_streams(control, lane, cell);
-  if (!leased) return false;
+  if (entry.kind == memory::Kind::kMemfd) [[likely]] {
+    if (!lockfree::try_lease(control.word(cell), lane)) return false;
+  } else if (!try_lease_from_streams(control, lane, cell)) {
+    return false;
+  }
   // A handle that ends a segment first stops leases, then finds every cell free. In the total order
   // of sequentially consistent accesses, either it sees this lease, or the check below sees its
   // write. The fence pairs with the one in SegmentTable::write_claim: the fields of a reused entry
