@@ -68,14 +68,17 @@ class Control:
 
     def send(self, message: dict[str, Any]) -> None:
         """Queue a message. A peer that takes none while MAX_QUEUED_BYTES wait is given up."""
-        body = json.dumps(message).encode()
-        if len(body) > MAX_BYTES - _MAC_BYTES:
-            raise ValueError(f"a message of {len(body)} bytes; at most {MAX_BYTES - _MAC_BYTES}")
         if self._end.done():
             return
         if (queued := self._writer.transport.get_write_buffer_size()) > MAX_QUEUED_BYTES:
             self._end.set_result(f"it takes no messages, of which {queued} bytes wait")
             return
+        self._write(message)
+
+    def _write(self, message: dict[str, Any]) -> None:
+        body = json.dumps(message).encode()
+        if len(body) > MAX_BYTES - _MAC_BYTES:
+            raise ValueError(f"a message of {len(body)} bytes; at most {MAX_BYTES - _MAC_BYTES}")
         code = self._code(self.session.send_key, self._sent, body)
         self._sent += 1
         self._writer.write((len(body) + _MAC_BYTES).to_bytes(4, "little") + code + body)
@@ -87,12 +90,13 @@ class Control:
             why: The reason.
             for_good: Whether the peer should not come again.
         """
-        self._tell(why, for_good=for_good)
         if not self._end.done():
+            self._tell(why, for_good=for_good)
             self._end.set_result(None)
 
     def _tell(self, why: str, *, for_good: bool) -> None:
-        self.send({_LEAVES: why[:_MAX_REASON], _FOR_GOOD: for_good})
+        # Whatever waits: it is the last message.
+        self._write({_LEAVES: why[:_MAX_REASON], _FOR_GOOD: for_good})
         self._has_told = True
 
     async def run(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from flowtrain.hosts import Control, HostError, Identity, admit, join
+from flowtrain.hosts import Control, HostError, Identity, admit, control, join
 from flowtrain.hosts.control import MAX_QUEUED_BYTES
 from flowtrain.hosts.handshake import Session
 
@@ -35,7 +35,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
             while _writers:
                 writer = _writers.pop()
                 writer.close()
-                with contextlib.suppress(OSError):
+                # Cancelled if a Control has waited for it, and given up.
+                with contextlib.suppress(OSError, asyncio.CancelledError):
                     await writer.wait_closed()
 
     return asyncio.run(whole())
@@ -250,3 +251,21 @@ async def overflown() -> str:
 
 def test_a_peer_that_takes_no_messages_is_given_up() -> None:
     assert "host b" in (end := run(overflown())) and "it takes no messages, of which" in end
+
+
+async def breached_while_full() -> str:
+    a, _, (here, there) = await controls([])
+    running = asyncio.create_task(a.run())
+    await asyncio.sleep(0.01)
+    while here[1].transport.get_write_buffer_size() <= MAX_QUEUED_BYTES:
+        a.send({"text": "x" * 50_000})  # Nobody reads.
+    there[1].write(bytes(4))
+    async with asyncio.timeout(30):
+        with pytest.raises(HostError) as error:
+            await running
+    return str(error.value)
+
+
+def test_a_breach_is_named_whatever_waits_for_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "BEAT_S", 30.0)  # A beat would find the queue full.
+    assert "host b" in (end := run(breached_while_full())) and "a message of 0 bytes" in end
