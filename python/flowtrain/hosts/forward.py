@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from flowtrain.hosts.handshake import HostError, Session
 
 Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 _LOOPBACK = "127.0.0.1"
 _CHUNK_BYTES = 1 << 16
+# A connection to a host that has vanished would stay for ever: no packet tells of its end.
+_IDLE_S, _PROBE_S, _PROBES = 30, 10, 3
+
+
+def _probe(writer: asyncio.StreamWriter) -> None:
+    connection: socket.socket = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
 
 
 async def pipe(
@@ -25,6 +37,9 @@ async def pipe(
             target.write(data)
             await target.drain()
 
+    with suppress(OSError):  # One has ended already.
+        _probe(writer)
+        _probe(other_writer)
     ways = {
         asyncio.create_task(one_way(reader, other_writer)),
         asyncio.create_task(one_way(other_reader, writer)),
