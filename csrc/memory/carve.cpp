@@ -21,12 +21,14 @@ Carving carve(std::vector<SlabClass> classes) {
                         std::to_string(wanted.count) + "): both must be at least 1");
     }
     const std::uint64_t unit = wanted.slab_bytes >= kPageBytes ? kPageBytes : kCacheLine;
-    const std::uint64_t slab_bytes = round_up(wanted.slab_bytes, unit);
+    // One byte more than the limit suffices to refuse it, and does not overflow.
+    const std::uint64_t slab_bytes =
+        round_up(std::min(wanted.slab_bytes, kMaxSegmentBytes + 1), unit);
     carving.bytes = round_up(carving.bytes, kPageBytes);
     if (slab_bytes > kMaxSegmentBytes ||
         wanted.count > (kMaxSegmentBytes - carving.bytes) / slab_bytes) {
       throw BadArgument("classes: " + std::to_string(wanted.count) + " slabs of " +
-                        std::to_string(slab_bytes) + " bytes exceed a segment's limit of " +
+                        std::to_string(wanted.slab_bytes) + " bytes exceed a segment's limit of " +
                         std::to_string(kMaxSegmentBytes) + " bytes; add several segments");
     }
     if (wanted.count > UINT32_MAX - carving.slabs) {

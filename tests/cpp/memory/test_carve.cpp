@@ -31,6 +31,7 @@ void impossible_classes_are_refused() {
   CHECK_THROWS(carve({{4096, 0}}), BadArgument);
   CHECK_THROWS(carve({{kMaxSegmentBytes, 2}}), BadArgument);
   CHECK_THROWS(carve({{kMaxSegmentBytes + 1, 1}}), BadArgument);
+  CHECK_THROWS(carve({{UINT64_MAX, 1}}), BadArgument);  // Rounded up, it would be 0.
   CHECK_THROWS(carve({{64, 1U << 31}, {128, 1U << 31}}), BadArgument);
 }
 
