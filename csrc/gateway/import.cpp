@@ -173,6 +173,8 @@ bool Import::try_grant(Entry& entry) {
   if (source == sources_.end() || !source->second.mirror || !source->second.mirror->is_safe()) {
     return false;
   }
+  // The end of a lease wakes who waits for space, such as this gateway.
+  if (!transport_.can_grant()) return false;
   Mirror& mirror = *source->second.mirror;
   std::shared_ptr<channel::Lease> lease;
   try {

@@ -40,7 +40,7 @@ class Mirror {
   bool is_safe() noexcept;
   /// A slab for an item that goes to a ring; null if none is free.
   std::shared_ptr<channel::Lease> try_lease(std::uint16_t ring, std::uint64_t bytes);
-  /// Lets a session write once into a lease. Nothing if the transport has too many grants.
+  /// Lets a session write once into a lease. Nothing unless the transport can grant.
   std::optional<transport::Grant> grant(std::uint64_t session, const channel::Lease& lease);
   std::uint32_t segment() const { return segment_; }
 

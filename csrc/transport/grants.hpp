@@ -61,6 +61,8 @@ class GrantTable {
   /// Ends a session and all its grants. Its link must not write any more.
   void dismiss(std::uint64_t session) noexcept;
 
+  /// Whether a slot is free.
+  bool can_grant() const noexcept { return !free_.empty(); }
   /// Nothing if all slots are in use.
   std::optional<Grant> grant(std::uint64_t session, std::uint32_t region, std::uint64_t offset,
                              std::uint64_t bytes);

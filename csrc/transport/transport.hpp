@@ -105,6 +105,8 @@ class Transport {
   /// Closes the link of a session to this process and ends its grants: afterwards their memory is
   /// not written any more.
   virtual void dismiss(std::uint64_t session) = 0;
+  /// As GrantTable::can_grant.
+  bool can_grant() const noexcept { return grants_.can_grant(); }
   /// As GrantTable::grant.
   std::optional<Grant> grant(std::uint64_t session, std::uint32_t region, std::uint64_t offset,
                              std::uint64_t bytes) {
