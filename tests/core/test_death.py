@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from core.processes import Spawn, in_use
 
-from flowtrain_core import Consumer, Pool, PoolClosed, PoolSpace, PoolTimeout, Producer
+from flowtrain_core import Consumer, Gateway, Pool, PoolClosed, PoolSpace, PoolTimeout, Producer
 
 Eventually = Callable[[Callable[[], object]], None]
 
@@ -175,3 +175,13 @@ def test_a_closed_handle_is_not_dead(name: str) -> None:
             closed.close()
             closed.stats()
         assert pool.wait_dead(timeout_s=0.1) is None
+
+
+def test_a_guest_that_died_is_dead_at_once(pool: Pool) -> None:
+    gateway = Gateway(pool, interface="127.0.0.1")
+    lane = gateway.add_guest("encoder.1", 77)
+    gateway.remove_guest(lane, died=True)
+    assert [each.state for each in pool.lanes() if each.index == lane] == ["dead"]
+    dead = pool.wait_dead(timeout_s=30)
+    assert dead is not None and (dead.label, dead.pid) == ("encoder.1", 77)
+    gateway.close()

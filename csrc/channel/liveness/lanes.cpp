@@ -107,6 +107,9 @@ void Lanes::leave(std::uint16_t number) noexcept {
 
 void Lanes::die(std::uint16_t guest) noexcept {
   const std::lock_guard lock(mutex_);
+  // At once: until a reaper comes by, it would look like a rank of this host.
+  control_.lane(guest).state.store(LaneState::kDying,
+                                   std::memory_order_release);  // sync: lane.state
   held_[guest] = false;
   os::unlock_byte(file_, guest);
   control_.header().lanes_version.fetch_add(1, std::memory_order_release);  // sync: control.lanes
