@@ -36,7 +36,7 @@ const std::byte* SegmentStaging::data_of(const channel::Item& item) const noexce
 }
 
 std::shared_ptr<SegmentStaging> Stagings::of(const channel::Item& item) {
-  if (item.data() != nullptr || item.descriptor().bytes == 0) return nullptr;
+  if (item.data() != nullptr) return nullptr;
   const memory::Address address = item.descriptor().address;
   const auto found = by_source_.find(source_of(address));
   if (found != by_source_.end()) return found->second;
