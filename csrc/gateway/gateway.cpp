@@ -57,15 +57,23 @@ Gateway::Gateway(std::shared_ptr<channel::Pool> pool, const OpenTransport& open)
 
 Gateway::~Gateway() { close(); }
 
+/// In a forked child a thread that does not exist there may have had the lock, and the sockets are
+/// the parent's.
+std::unique_lock<std::mutex> Gateway::locked() {
+  pool_->check_not_forked();
+  return std::unique_lock(mutex_);
+}
+
 void Gateway::close() {
-  const std::lock_guard lock(mutex_);
+  if (pool_->forked()) return;
+  const auto lock = locked();
   is_closed_ = true;
   for (auto& [name, connection] : connections_) close_links(connection);
   connections_.clear();
 }
 
 void Gateway::admit(const Peer& peer) {
-  const std::lock_guard lock(mutex_);
+  const auto lock = locked();
   pool_->check_open();
   if (is_closed_) throw PoolClosed("gateway of pool '" + pool_->name() + "': it is closed");
   Connection& connection = connections_[peer.name];
@@ -84,7 +92,7 @@ void Gateway::admit(const Peer& peer) {
 }
 
 void Gateway::route(const std::string& name, const std::vector<std::string>& rings) {
-  const std::lock_guard lock(mutex_);
+  const auto lock = locked();
   const auto found = connections_.find(name);
   if (found == connections_.end()) {
     throw BadArgument("gateway of pool '" + pool_->name() + "': peer '" + name +
@@ -114,7 +122,7 @@ void Gateway::open_route(Connection& to, std::uint16_t ring) {
 }
 
 void Gateway::connect(const std::string& name) {
-  const std::lock_guard lock(mutex_);
+  const auto lock = locked();
   const auto found = connections_.find(name);
   if (found == connections_.end() || !found->second.is_admitted || found->second.link) {
     throw BadArgument("gateway of pool '" + pool_->name() + "': peer '" + name +
@@ -129,13 +137,13 @@ void Gateway::connect(const std::string& name) {
 }
 
 void Gateway::detach(const std::string& name) {
-  const std::lock_guard lock(mutex_);
+  const auto lock = locked();
   const auto found = connections_.find(name);
   if (found != connections_.end()) close_links(found->second);
 }
 
 void Gateway::forget(const std::string& name) {
-  const std::lock_guard lock(mutex_);
+  const auto lock = locked();
   const auto found = connections_.find(name);
   if (found == connections_.end()) return;
   close_links(found->second);
@@ -227,7 +235,7 @@ void Gateway::on_closed(std::uint64_t session, const std::string& why) {
 }
 
 bool Gateway::progress() {
-  const std::lock_guard lock(mutex_);
+  const auto lock = locked();
   const bool did = progress_all();
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
   return did;
@@ -272,7 +280,7 @@ std::vector<Gateway::Ended> Gateway::wait(const Deadline& deadline) {
   while (!did && !deadline.passed()) {
     bool sleeps = false;
     {
-      const std::lock_guard lock(mutex_);
+      const auto lock = locked();
       arm();
       sleeps = transport_->arm();
     }
@@ -287,14 +295,14 @@ std::vector<Gateway::Ended> Gateway::wait(const Deadline& deadline) {
     }
     did |= progress();
   }
-  const std::lock_guard lock(mutex_);
+  const auto lock = locked();
   return std::exchange(ended_, {});
 }
 
 void Gateway::wake() noexcept { gateway::wake(wakes_); }
 
 std::vector<Gateway::Traffic> Gateway::traffic() {
-  const std::lock_guard lock(mutex_);
+  const auto lock = locked();
   std::vector<Traffic> found;
   for (const auto& [name, connection] : connections_) {
     found.push_back({name, connection.link != nullptr,
@@ -307,7 +315,7 @@ std::vector<Gateway::Traffic> Gateway::traffic() {
 std::string Gateway::explain() {
   std::string text;
   {
-    const std::lock_guard lock(mutex_);
+    const auto lock = locked();
     text = transport_->explain();
   }
   for (const Traffic& each : traffic()) {

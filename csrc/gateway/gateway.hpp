@@ -44,6 +44,8 @@ namespace flowtrain::gateway {
 /// Progress: in wait and progress. A wait sleeps until a socket, a ring or the pool has something.
 /// Ordering: none between items.
 /// Errors:   those of the pool leave wait and progress, and end the gateway; what peers do is told.
+///           PoolClosed in a forked child, where it cannot be destroyed: its threads and links are
+///           the parent's.
 class Gateway final : private transport::Receiver {
  public:
   using OpenTransport = std::function<std::unique_ptr<transport::Transport>(transport::Receiver&)>;
@@ -115,6 +117,7 @@ class Gateway final : private transport::Receiver {
   void on_acknowledged(std::uint64_t session, std::uint64_t number) override;
   void on_closed(std::uint64_t session, const std::string& why) override;
 
+  std::unique_lock<std::mutex> locked();
   void dispatch(Connection& from, const transport::Header& header);
   template <class Action>
   void guarded(Connection& connection, Action&& action) noexcept;

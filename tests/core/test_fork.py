@@ -124,3 +124,19 @@ def test_a_forked_child_cannot_use_its_handles_and_disturbs_nothing(
                 assert (item.key, item.attempt) == (4, 1)
         finally:
             os.kill(child, signal.SIGKILL)
+
+
+def test_a_forked_child_leaves_the_gateway_to_its_parent(name: str, spawn: Spawn) -> None:
+    with Pool.create(name):
+        parent = spawn(
+            "import os, signal\n"
+            "pool = Pool.open(sys.argv[1]); gateway = Gateway(pool, interface='127.0.0.1')\n"
+            "if (child := os.fork()) == 0:\n"
+            "    signal.alarm(20)\n"
+            "    try: gateway.wait(0)\n"
+            "    except PoolClosed as error: print('parent process' in str(error))\n"
+            "    gateway.close(); del gateway; os._exit(0)\n"
+            "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), gateway.wait(0))",
+            name,
+        )
+        assert [parent.line() for _ in range(2)] == ["True", "0 []"]

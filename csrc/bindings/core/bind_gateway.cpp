@@ -24,8 +24,10 @@ using gateway::Gateway;
 
 using Session = std::pair<std::uint64_t, py::bytes>;
 
-/// Ends the threads of a gateway without the GIL, if the interpreter lives.
+/// Ends the threads of a gateway without the GIL, if the interpreter lives. Those of a parent
+/// process cannot be ended.
 void destroy(Gateway* gateway) {
+  if (gateway->pool().forked()) return;
   if (Py_IsInitialized() == 0 || PyGILState_Check() == 0) {
     delete gateway;
     return;
