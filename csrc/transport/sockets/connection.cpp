@@ -19,7 +19,9 @@ Connection::Connection(int epoll, os::Fd socket) : epoll_(epoll), socket_(std::m
 void Connection::close(bool reset) {
   const linger now{1, 0};
   if (reset) ::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &now, sizeof(now));
-  socket_.reset();  // Leaves the epoll set, too.
+  // To close it ends its events only if no forked child has it.
+  if (socket_) ::epoll_ctl(epoll_, EPOLL_CTL_DEL, socket_.get(), nullptr);
+  socket_.reset();
 }
 
 void Connection::want_write(bool wanted) {

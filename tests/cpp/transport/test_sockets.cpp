@@ -114,6 +114,21 @@ void a_lack_of_descriptors_delays_a_link() {
   }
 }
 
+/// A forked child keeps the descriptors of its parent until it executes a program.
+void a_connection_that_a_child_inherited_ends() {
+  Pair pair(kSubject);
+  CHECK(pair.link->send({}));
+  run({&pair.a, &pair.b}, [&] { return pair.b.messages.size() == 1; });
+  os::Child<std::function<void()>> child([] { ::pause(); });
+  pair.b.transport->dismiss(7);
+  pair.b.transport->progress();
+  CHECK(pair.link->send({}));
+  settle({&pair.a});
+  CHECK(!pair.b.transport->wait(Deadline::in(0.01)));
+  child.send(SIGKILL);
+  run({&pair.a}, [&] { return !pair.link->error().empty(); });
+}
+
 /// Frames that arrive in pieces of any size.
 void frames_may_arrive_byte_by_byte() {
   Attacked attacked(kSubject);
@@ -142,5 +157,6 @@ int main(int count, char** arguments) {
   a_port_without_a_listener_is_an_error_of_the_link();
   peers_that_linger_are_closed();
   frames_may_arrive_byte_by_byte();
+  a_connection_that_a_child_inherited_ends();
   a_lack_of_descriptors_delays_a_link();
 }
