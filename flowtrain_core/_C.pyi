@@ -109,9 +109,6 @@ class Gateway:
     def address(self) -> str:
         """Where peers connect to."""
     @property
-    def process(self) -> int:
-        """Number of this process, for its peers."""
-    @property
     def pool_nonce(self) -> int: ...
     @property
     def max_cells(self) -> int:
@@ -119,6 +116,9 @@ class Gateway:
     @property
     def max_lanes(self) -> int:
         """Of the pool."""
+    def process(self, peer: str) -> int:
+        """Number of this process, for a peer. After `forget` it is another one."""
+
     def admit(
         self,
         name: str,
@@ -136,7 +136,7 @@ class Gateway:
             name: Name of the peer, for the other calls and for messages.
             address: `Gateway.address` there.
             pool: `pool_nonce` there.
-            process: `process` there.
+            process: What `process` returns there.
             max_cells: The same there.
             to_peer: Number and ticket, of 32 bytes, of the session that the peer admits.
             from_peer: Of the session that this gateway admits.

@@ -46,7 +46,6 @@ os::Fd make_eventfd(const std::string& what) {
 
 Gateway::Gateway(std::shared_ptr<channel::Pool> pool, const OpenTransport& open)
     : pool_(std::move(pool)),
-      process_(std::random_device{}() | std::uint64_t{std::random_device{}()} << 32),
       wakes_(make_eventfd("gateway of pool '" + pool_->name() + "'")),
       transport_(open(*this)),
       stagings_(*pool_, *transport_, waker_of(wakes_)),
@@ -70,6 +69,16 @@ void Gateway::close() {
   is_closed_ = true;
   for (auto& [name, connection] : connections_) close_links(connection);
   connections_.clear();
+}
+
+std::uint64_t Gateway::process(const std::string& peer) {
+  const auto lock = locked();
+  const auto [number, is_new] = processes_.try_emplace(peer);
+  if (is_new) {
+    std::random_device random;
+    number->second = random() | std::uint64_t{random()} << 32;
+  }
+  return number->second;
 }
 
 void Gateway::admit(const Peer& peer) {
@@ -149,6 +158,7 @@ void Gateway::forget(const std::string& name) {
   close_links(found->second);
   for (const std::uint16_t ring : found->second.out->rings()) leads_away_[ring] = false;
   connections_.erase(found);
+  processes_.erase(name);
 }
 
 void Gateway::close_links(Connection& connection) {

@@ -60,8 +60,9 @@ class Gateway final : private transport::Receiver {
 
   /// Where peers connect to.
   std::string address() const { return transport_->address(); }
-  /// Number of this process, for its peers.
-  std::uint64_t process() const { return process_; }
+  /// Number of this process, for a peer. After `forget` it is another one: the peer may not expect
+  /// this gateway to know what it has received before.
+  std::uint64_t process(const std::string& peer);
   channel::Pool& pool() const { return *pool_; }
 
   /// Lets a peer open a link to here. The links of one of the same name end.
@@ -129,7 +130,7 @@ class Gateway final : private transport::Receiver {
   void arm();
 
   std::shared_ptr<channel::Pool> pool_;
-  std::uint64_t process_;
+  std::map<std::string, std::uint64_t> processes_;  // By the peer's name.
   os::Fd wakes_;
   std::mutex mutex_;
   std::unique_ptr<transport::Transport> transport_;

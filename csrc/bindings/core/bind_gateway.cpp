@@ -127,7 +127,6 @@ void bind_gateway(py::module_& module) {
       .def(py::init(&make), py::arg("pool"), py::kw_only(), py::arg("interface"),
            py::arg("path") = "tcp", py::arg("ucx") = "", py::arg("ucx_others") = py::list())
       .def_property_readonly("address", &Gateway::address)
-      .def_property_readonly("process", &Gateway::process)
       .def_property_readonly(
           "pool_nonce", [](const Gateway& self) { return self.pool().control().header().nonce; })
       .def_property_readonly(
@@ -136,6 +135,13 @@ void bind_gateway(py::module_& module) {
       .def_property_readonly(
           "max_lanes",
           [](const Gateway& self) { return self.pool().control().geometry().max_lanes; })
+      .def(
+          "process",
+          [](Gateway& self, const std::string& peer) {
+            const WithoutGil release;
+            return self.process(peer);
+          },
+          py::arg("peer"))
       .def("admit", &admit, py::arg("name"), py::kw_only(), py::arg("address"), py::arg("pool"),
            py::arg("process"), py::arg("max_cells"), py::arg("to_peer"), py::arg("from_peer"))
       .def(

@@ -77,7 +77,7 @@ class HostGateway:
             address=self.gateway.address,
             path=path,
             pool=self.gateway.pool_nonce,
-            process=self.gateway.process,
+            process=0,  # Another one for each peer.
             max_cells=self.gateway.max_cells,
             rings=list(pool.rings),
             listens="",
@@ -246,7 +246,7 @@ class HostGateway:
             writer,
             session,
             gateway=self.gateway,
-            facts=self._facts,
+            facts=replace(self._facts, process=self.gateway.process(session.peer.host)),
             enter=self._enter,
             guests=self._guests,
             meet=self._meet,

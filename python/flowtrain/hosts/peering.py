@@ -26,7 +26,7 @@ class Facts:
     pool: int
     """Nonce of the pool."""
     process: int
-    """Number that the process has drawn."""
+    """Number that the process has drawn for the peer."""
     max_cells: int
     """Of the pool."""
     rings: Sequence[str]

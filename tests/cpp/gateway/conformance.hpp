@@ -139,9 +139,26 @@ inline void a_replaced_gateway_goes_on(const Subject& s, std::uint64_t seed) {
   CHECK(there.repeated() <= (replaces_sender ? 0 : published - acknowledged));
 }
 
+/// A host that was forgotten comes again: what it knows to have arrived does not come twice.
+inline void a_forgotten_host_repeats_nothing(const Subject& s) {
+  Pair pair(s);
+  Flow flow(pair.a, pair.b, "at-b", add_classes(pair.a), [](auto) { return 8; }, 3);
+  flow.step(0);
+  pair.run([&] { return pair.a.gateway->traffic()[0].out.items == 3; });
+  pair.a.gateway->detach("b");
+  pair.b.gateway->forget("a");
+  pair.connect();
+  pair.run([&] {
+    flow.step();
+    return pair.a.slabs_in_use() == 0 && pair.b.slabs_in_use() == 0;
+  });
+  CHECK(flow.is_done() && flow.repeated() == 0);
+}
+
 inline void check(const Subject& s) {
   for (const auto each : {items_cross_intact_and_once, space_returns_with_the_release_of_the_reader,
-                          a_wait_is_ended_by_what_happens, a_mirror_ends_with_its_source}) {
+                          a_wait_is_ended_by_what_happens, a_mirror_ends_with_its_source,
+                          a_forgotten_host_repeats_nothing}) {
     each(s);
   }
 }

@@ -91,14 +91,14 @@ inline transport::Session session_of(std::uint64_t id) {
   return session;
 }
 
-/// How `to` looks for another host.
-inline Peer peer_of(Host& to, const std::string& name, std::uint64_t to_peer,
-                    std::uint64_t from_peer) {
+/// How `to` looks for another host, `from`.
+inline Peer peer_of(Host& to, const std::string& name, const std::string& from,
+                    std::uint64_t to_peer, std::uint64_t from_peer) {
   const channel::Control& control = to.gateway->pool().control();
   return {name,
           to.gateway->address(),
           control.header().nonce,
-          to.gateway->process(),
+          to.gateway->process(from),
           control.geometry().max_cells,
           session_of(to_peer),
           session_of(from_peer)};
@@ -113,8 +113,8 @@ struct Pair {
   /// A new session of both.
   void connect() {
     const std::uint64_t there = ++sessions, back = ++sessions;
-    a.gateway->admit(peer_of(b, "b", there, back));
-    b.gateway->admit(peer_of(a, "a", back, there));
+    a.gateway->admit(peer_of(b, "b", "a", there, back));
+    b.gateway->admit(peer_of(a, "a", "b", back, there));
     a.gateway->route("b", {"at-b"});
     b.gateway->route("a", {"at-a"});
     a.gateway->connect("b");

@@ -27,6 +27,7 @@ int main() {
   with_network(1, [](const Subject& s, auto&) { items_cross_intact_and_once(s); });
   with_network(2, [](const Subject& s, auto&) { space_returns_with_the_release_of_the_reader(s); });
   with_network(2, [](const Subject& s, auto&) { a_mirror_ends_with_its_source(s); });
+  with_network(2, [](const Subject& s, auto&) { a_forgotten_host_repeats_nothing(s); });
   with_network(3, [](const Subject& s, auto&) { check_breaches(s); });
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     with_network(seed, [&](const Subject& s, auto&) {
