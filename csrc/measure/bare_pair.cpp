@@ -63,6 +63,9 @@ void write(const os::Fd& socket, const void* from, std::uint64_t bytes) {
 os::Fd accept_sender(const PlacementFlow& flow, const os::Fd& listening) {
   while (wait_for(listening, POLLIN)) {
     os::Fd socket(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket && errno != ECONNABORTED && errno != EINTR && errno != EAGAIN) {
+      throw_errno("placements: the bare pair cannot accept its sender");
+    }
     if (!socket) continue;  // It has gone already.
     limit(socket, kPatienceS);
     std::string ticket(flow.ticket.size(), '\0');

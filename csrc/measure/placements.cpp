@@ -61,10 +61,18 @@ class Owner final : public Receiver {
   }
   void run(const TellReceiver& tell) {
     tell(transport_->address(), transport_->registrations());
-    while (!is_over_) transport_->wait(Deadline::in(kFlowTimeoutS));
+    while (!is_over_) {
+      // The transport does not tell of a sender that ends before it has opened the session.
+      if (!transport_->wait(Deadline::in(kFlowTimeoutS)) && !has_begun_) {
+        throw PoolTimeout("placements: no sender has come within 60 s");
+      }
+    }
   }
 
-  void on_placed(const Placement& placement) override { grant(placement.grant.slot); }
+  void on_placed(const Placement& placement) override {
+    has_begun_ = true;
+    grant(placement.grant.slot);
+  }
   void on_message(std::uint64_t, const Header&) override {}
   void on_refused(const transport::Refusal& refusal) override {
     if (refusal.session != kSession) return;  // A stranger.
@@ -83,6 +91,7 @@ class Owner final : public Receiver {
   std::vector<std::byte> memory_;
   std::unique_ptr<Transport> transport_;
   std::uint32_t region_ = 0;
+  bool has_begun_ = false;
   bool is_over_ = false;
 };
 

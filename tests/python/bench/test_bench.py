@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from core.conftest import spawn
+from core.processes import Spawn
 
 from flowtrain.bench.isolated import call
 from flowtrain.bench.placements import median_interval
@@ -15,6 +17,8 @@ from flowtrain.bench.pool import cold_start
 from flowtrain.bench.ring import RUN, Slice, comparable, hand_off
 from flowtrain.cli.main import main
 from flowtrain_core import _bench
+
+__all__ = ["spawn"]
 
 
 def rows(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, float]]:
@@ -52,6 +56,23 @@ def test_payloads_over_tcp_are_compared_with_a_bare_pair(
         found[0]["latency_us"] - found[0]["pair_latency_us"], abs=0.01
     )
     assert last["registrations"] == 0
+
+
+def test_a_receiver_without_descriptors_ends(spawn: Spawn) -> None:
+    receiver = spawn(
+        "import os, resource, socket\n"
+        "from flowtrain_core import _bench\n"
+        "client = socket.socket()\n"
+        "def tell(facts):\n"
+        "    host, port = facts['address'].split(':')\n"
+        "    client.connect((host, int(port)))\n"
+        "    os.close(free := os.dup(0))\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (free, free))\n"
+        "flow = dict(path='pair', host='127.0.0.1', ticket='x' * 32, bytes=8, window=2)\n"
+        "try: _bench.receive_placements(**flow, library='', others=[], tell=tell)\n"
+        "except OSError as error: print(error)"
+    )
+    assert "accept its sender: Too many open files" in receiver.line()
 
 
 def test_payloads_over_ucx_are_compared_with_its_own_test(
