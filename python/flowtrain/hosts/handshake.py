@@ -27,6 +27,10 @@ class HostError(FlowTrainError, ConnectionError):
     """A peer on another host was refused, or no longer answers; the message names it and why."""
 
 
+class HostRefused(HostError):
+    """A peer does not admit this process, or does not prove that it has the token."""
+
+
 class HostLeft(HostError):
     """A peer has ended the connection for good.
 
@@ -179,7 +183,8 @@ async def join(
     """Join the job of a process that this one has connected to.
 
     Raises:
-        HostError: The peer refuses, or does not prove that it has the token.
+        HostRefused: The peer refuses, or does not prove that it has the token.
+        HostError: The connection was lost before that.
     """
     path = f"{writer.get_extra_info('sockname')} -> {writer.get_extra_info('peername')}"
     try:
@@ -194,7 +199,8 @@ async def join(
                 answer = await _receive(reader)
                 proof = await _receive(reader)
             except asyncio.IncompleteReadError as error:
-                raise HostError("it closed the connection; is the token the same?") from error
+                text = "it closed the connection; is the token the same?"
+                raise ConnectionResetError(text) from error
         if not hmac.compare_digest(proof, _mac(token, "answer", ours, theirs, facts, answer)):
             raise HostError("its proof is not of this job's token and this connection")
         given = json.loads(answer)
@@ -205,5 +211,6 @@ async def join(
     except (HostError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
         writer.close()
         cause = str(error) or type(error).__name__
-        raise HostError(f"host {own.host}: cannot join ({path}): {cause}") from error
+        kind = HostRefused if isinstance(error, HostError) else HostError
+        raise kind(f"host {own.host}: cannot join ({path}): {cause}") from error
     return _session(token, (ours, theirs, facts, answer), peer, joins=True)

@@ -15,12 +15,23 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from flowtrain.hosts.guests import Guests
-from flowtrain.hosts.handshake import HostError, HostLeft, Identity, Session, admit, join
+from flowtrain.hosts.handshake import (
+    HostError,
+    HostLeft,
+    HostRefused,
+    Identity,
+    Session,
+    admit,
+    join,
+)
 from flowtrain.hosts.peering import Facts, Peering
 from flowtrain.hosts.ucx import copies_in_packages
 from flowtrain_core import FlowTrainError, Gateway, Pool
 
 RETRY_S = 0.2
+# For a peer to take a connection. The kernel tries for minutes, ever more rarely: it would notice
+# late that a link is back.
+_CONNECT_S = 2.0
 # Between tries at a host that refuses this one, or is too busy to answer.
 _REFUSED_S = 1.0
 # The ranks of a peer that does not come back in this time have died.
@@ -169,15 +180,20 @@ class HostGateway:
         return {peer.name: peer.facts.listens for peer in others if peer.facts is not None}
 
     async def _join(self, host: str, port: int, timeout_s: float) -> None:
-        last_s = time.monotonic()
+        last_s, was_admitted = time.monotonic(), False
         while True:
             try:
-                reader, writer = await asyncio.open_connection(host, port)
-            except OSError as error:
+                peering = await self._joined(host, port)
+            except HostRefused:
+                raise
+            except HostError as error:
+                if not was_admitted:
+                    raise
                 cause: Exception = error
+            except OSError as error:
+                cause = error
             else:
-                session = await join(reader, writer, self._token, self._identity)
-                peering = self._peering(reader, writer, session)
+                was_admitted = True
                 try:
                     await self._last(peering)
                 except HostLeft:
@@ -197,6 +213,15 @@ class HostGateway:
                     f"{timeout_s:g} s: {cause}"
                 )
             await asyncio.sleep(RETRY_S)
+
+    async def _joined(self, host: str, port: int) -> Peering:
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                reader, writer = await asyncio.open_connection(host, port)
+        except TimeoutError as error:
+            raise OSError("it takes no connection") from error
+        session = await join(reader, writer, self._token, self._identity)
+        return self._peering(reader, writer, session)
 
     async def failure(self) -> None:
         """Wait for an error of the pool or the payload path.

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import re
 import shutil
 import signal
+import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from core.conftest import eventually, spawn
+from core.conftest import eventually, name, pool, spawn
 from core.fake_driver import environment, needs_fake_driver
 from core.processes import Process, Spawn, in_use
 
+from flowtrain.hosts import HostError, HostGateway, Identity, host_gateway
 from flowtrain_core import Consumer, Pool, PoolTimeout, Producer
 
-__all__ = ["eventually", "spawn"]
+__all__ = ["eventually", "name", "pool", "spawn"]
 Eventually = Callable[[Callable[[], object]], None]
 
 RINGS = ("there", "back")
@@ -211,6 +215,45 @@ def test_hosts_that_have_joined_meet_each_other(
         assert in_use(b.pool) == 0
     finally:
         c.close()
+
+
+def test_a_host_that_is_lost_within_the_handshake_is_joined_again(
+    hosts: tuple[Host, Host],
+) -> None:
+    joining, listening, port = joined(hosts)
+    listening.kill()
+    with socket.create_server(("127.0.0.1", port)) as server:
+        server.settimeout(60)
+        server.accept()[0].close()
+    hosts[1].gateway("listen", port)
+    told(joining, "host b is connected")
+
+
+async def in_process(pool: Pool, work: Callable[[HostGateway], Awaitable[None]]) -> None:
+    own = Identity(host="a", version="1", job="j", incarnation="1", tower="t", processor="p")
+    gateway = HostGateway(pool, own, b"token", interface="127.0.0.1", tell=print)
+    try:
+        async with asyncio.timeout(30):
+            await work(gateway)
+    finally:
+        await gateway.close("the test has ended")
+
+
+def test_a_host_that_takes_no_connection_is_given_up_in_time(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_gateway, "_CONNECT_S", 0.1)
+
+    async def joins(gateway: HostGateway) -> None:
+        with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
+            for _ in range(2):  # The kernel takes one, and drops the packets of others.
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(full.getsockname())
+            with pytest.raises(HostError, match=r"for 0.3 s: it takes no connection"):
+                await gateway.join(*full.getsockname(), timeout_s=0.3)
+
+    asyncio.run(in_process(pool, joins))
 
 
 def test_a_reader_that_stops_bounds_both_hosts(
