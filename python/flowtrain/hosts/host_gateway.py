@@ -224,11 +224,7 @@ class HostGateway:
         return self._peering(reader, writer, session)
 
     async def failure(self) -> None:
-        """Wait for an error of the pool or the payload path.
-
-        Raises:
-            FlowTrainError: The error.
-        """
+        """Wait for an error of the pool or the payload path, and raise it."""
         await asyncio.shield(self._failure)
 
     def ranks_here(self) -> Sequence[tuple[str, int]]:
@@ -328,7 +324,7 @@ class HostGateway:
                     if self._introduces:
                         peering.tell_peers(self._introductions(peering))
                 await asyncio.sleep(_RANKS_S)
-        except FlowTrainError as error:
+        except Exception as error:
             self._fail(error)
 
     def _forget(self, name: str) -> None:
@@ -343,7 +339,7 @@ class HostGateway:
             while not self._is_closing.is_set():
                 for name, why in self.gateway.wait(_WAIT_S):
                     self._loop.call_soon_threadsafe(self._end, name, why)
-        except FlowTrainError as error:
+        except Exception as error:  # Whatever it is: nothing would move any more.
             self._loop.call_soon_threadsafe(self._fail, error)
 
     def _end(self, name: str, why: str) -> None:
@@ -357,6 +353,6 @@ class HostGateway:
 
         self._loop.call_later(_VERDICT_S, close)
 
-    def _fail(self, error: FlowTrainError) -> None:
+    def _fail(self, error: Exception) -> None:
         if not self._failure.done():
             self._failure.set_exception(error)

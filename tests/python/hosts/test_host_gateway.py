@@ -256,6 +256,24 @@ def test_a_host_that_takes_no_connection_is_given_up_in_time(
     asyncio.run(in_process(pool, joins))
 
 
+def test_any_error_of_the_thread_that_moves_items_is_a_failure(pool: Pool) -> None:
+    class Failing:
+        def wait(self, _: float) -> None:
+            raise MemoryError
+
+    async def fails(gateway: HostGateway) -> None:
+        core = gateway.gateway
+        gateway.gateway = Failing()  # type: ignore[assignment]
+        try:
+            core.wake()
+            with pytest.raises(MemoryError):
+                await gateway.failure()
+        finally:
+            gateway.gateway = core
+
+    asyncio.run(in_process(pool, fails))
+
+
 def test_a_reader_that_stops_bounds_both_hosts(
     hosts: tuple[Host, Host], eventually: Eventually
 ) -> None:
