@@ -68,7 +68,7 @@ void Outgoing::handle(const Event& event) {
     for (const Item& item : std::exchange(waiting_, {})) {
       Endpoint::send(item.frame, item.data, item.bytes);
     }
-  } else if (frame.kind == FrameKind::kAck) {
+  } else if (frame.kind == FrameKind::kAck && is_welcome_) {
     acknowledge_to(frame.number, numbered());
   } else {
     fail("the peer sent a frame of another kind");

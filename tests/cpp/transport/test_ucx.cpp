@@ -167,6 +167,38 @@ void a_refused_peer_that_lingers_is_closed() {
   }
 }
 
+/// An owner acknowledges what waits for its welcome, and so was not sent to it.
+void an_acknowledgement_without_a_welcome_ends_the_link() {
+  Host host(kEager);
+  RawUcx owner(library(), RawUcx::kAm);
+  const auto acknowledge = [](void* calls, const void*, std::size_t, void*, std::size_t,
+                              const ucx::AmRecvParam* hello) -> ucx::Status {
+    static const Frame answer = [] {
+      Frame frame;
+      frame.kind = FrameKind::kAck;
+      frame.number = 1;
+      return frame;
+    }();
+    ucx::RequestParam param{};
+    param.op_attr_mask = ucx::RequestParam::kFlags;
+    param.flags = ucx::RequestParam::kReply;
+    static_cast<const ucx::Calls*>(calls)->am_send_nbx(hello->reply_ep, ucx::Endpoint::kMessageId,
+                                                       &answer, sizeof(answer), nullptr, 0, &param);
+    return ucx::kOk;
+  };
+  ucx::Worker worker(library(), owner.context, acknowledge, const_cast<ucx::Calls*>(&owner.calls()),
+                     "raw owner");
+  const auto link =
+      host.transport->connect(ucx::peer_text("127.0.0.1", worker.address()), session_of(7));
+  const Bytes payload = pattern(1, 100);
+  CHECK(link->place({7, 0, 1, 0, 0, 100}, {}, payload.data(), payload.size()));
+  run({&host}, [&] {
+    worker.progress();
+    return !link->error().empty() || !host.acknowledged.empty();
+  });
+  CHECK(host.acknowledged.empty());
+}
+
 /// Addresses that this process listens on.
 std::vector<std::string> listening() {
   std::vector<std::string> found;
@@ -231,6 +263,7 @@ int main(int count, char** arguments) {
   malformed_messages_are_refused();
   regions_are_registered_once();
   a_refused_peer_that_lingers_is_closed();
+  an_acknowledgement_without_a_welcome_ends_the_link();
   // A UCX that is built with assertions, such as Debian's, ends the process instead.
   if (std::getenv("FLOWTRAIN_TEST_UCX") != nullptr) bytes_that_are_not_of_ucx_do_no_harm();
   what_cannot_be_opened_says_why();
