@@ -126,6 +126,8 @@ class Sockets final : public Transport {
   void sweep() {
     bool waits = !listens_;
     for (const auto& connection : incoming_) {
+      // Its hello may have come while the receiver was busy.
+      if (connection->is_overdue(kPatienceNs)) connection->on_ready(EPOLLIN);
       if (connection->is_overdue(kPatienceNs)) connection->close();
       waits = waits || connection->is_overdue(-1);
     }

@@ -4,6 +4,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <thread>
+
 #include "transport/conformance.hpp"
 #include "transport/deaths.hpp"
 #include "transport/refusals.hpp"
@@ -94,6 +97,24 @@ void peers_that_linger_are_closed() {
   CHECK(!closed.passed());
 }
 
+/// A host that was busy for longer than a stranger has time looks first at what has come.
+void a_peer_whose_hello_has_come_is_not_overdue() {
+  Attacked attacked(kSubject);
+  settle({&attacked.host});
+  attacked.host.when_placed = [&](const Placement& placed) {
+    if (placed.grant.session == 7) return;
+    attacked.raw->send(attacked.hello(), {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(2100));
+  };
+  Host other(kSubject);
+  const auto link = other.transport->connect(attacked.host.transport->address(), session_of(9));
+  const Bytes payload = pattern(1, 8);
+  CHECK(link->place(attacked.foreign, {}, payload.data(), payload.size()));
+  run({&other, &attacked.host}, [&] { return attacked.host.placed.size() == 1; });
+  attacked.raw->send(attacked.place(), pattern(3, kGranted));
+  run({&attacked.host}, [&] { return attacked.host.placed.size() == 2; });
+}
+
 /// A connection for which there is no descriptor waits, and so does the thread.
 void a_lack_of_descriptors_delays_a_link() {
   Pair pair(kSubject);
@@ -156,6 +177,7 @@ int main(int count, char** arguments) {
   if (::access("/proc/net/if_inet6", F_OK) == 0) messages_arrive(subject_on("::1"));
   a_port_without_a_listener_is_an_error_of_the_link();
   peers_that_linger_are_closed();
+  a_peer_whose_hello_has_come_is_not_overdue();
   frames_may_arrive_byte_by_byte();
   a_connection_that_a_child_inherited_ends();
   a_lack_of_descriptors_delays_a_link();
