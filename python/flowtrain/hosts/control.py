@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
 import json
 import socket
@@ -25,6 +26,7 @@ _MAC_BYTES = 32
 _LEAVES, _FOR_GOOD = "leaves", "for_good"
 _MAX_REASON = 4096
 _FLUSH_S = 0.5
+_ENDED = "its process has ended"
 
 
 class Control:
@@ -136,13 +138,14 @@ class Control:
             self._left = error.reason
             return str(error)
         except asyncio.IncompleteReadError:
-            return "its process has ended"
+            return _ENDED
         except (FlowTrainError, ValueError) as error:
             self._tell(str(error), for_good=True)
             self._left = str(error)
             return str(error)
         except OSError as error:
-            return str(error)
+            # Its kernel resets the connection if the process had not read all, or is written to.
+            return _ENDED if error.errno in (errno.ECONNRESET, errno.EPIPE) else str(error)
         raise AssertionError("receiving ends with an error")
 
     async def _receive(self) -> None:

@@ -7,6 +7,8 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import socket
+import struct
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -181,6 +183,24 @@ def test_a_repeated_message_ends_the_session() -> None:
 def test_a_closed_connection_names_peer_and_path() -> None:
     message, end = run(ended(tamper=False))
     assert message == {"grant": 1} and "host b" in end and "127.0.0.1" in end and "ended" in end
+
+
+async def reset() -> str:
+    a, _, (_, there) = await controls([])
+    running = asyncio.create_task(a.run())
+    await there[0].readexactly(1)
+    connection = there[1].get_extra_info("socket")
+    # As of a process that was killed before it had read all.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    there[1].close()
+    async with asyncio.timeout(30):
+        with pytest.raises(HostError) as error:
+            await running
+    return str(error.value)
+
+
+def test_a_connection_that_is_reset_is_that_of_a_process_that_has_ended() -> None:
+    assert run(reset()).endswith("is lost: its process has ended")
 
 
 def peer(port: int) -> None:
