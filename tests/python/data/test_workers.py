@@ -103,14 +103,10 @@ class Together:
                 raise ValueError("a number is odd")
             yield f"{n // 2} of {len(calls)}"
 
-    def wait(self, seconds: float) -> None:
-        time.sleep(seconds)
-
 
 def test_calls_made_together_have_the_results_and_errors_of_each() -> None:
     with WorkerPool(Together, 1) as pool:
-        pool.submit("wait", 0.2)  # So that the calls behind it are taken together.
-        futures = [pool.submit("half", n) for n in (2, 4, 5, 6)]
+        futures = pool.submit_all([("half", (n,)) for n in (2, 4, 5, 6)])
         assert futures[0].result(60) == "1 of 4"
         assert futures[1].result(60) == "2 of 4"
         with pytest.raises(ValueError, match="^5 is odd\n"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import itertools
 import os
 import signal
 import subprocess
@@ -11,13 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from flowtrain.data.calls import Call
 from flowtrain.data.errors import DataError
 from flowtrain.data.workers import WorkerPool
 from flowtrain.train.input.reads import SampleReads
@@ -26,44 +27,64 @@ DATA = Path("/data/train.jsonl")
 
 
 class Slow:
-    """Reads text in 0.3 s, and pixels when the test opens the gate."""
+    """Reads a text each time that the test lets it, and pixels when the test ends."""
 
-    gate = threading.Event()
+    turns: threading.Semaphore
+    reading: threading.Event
+    gate: threading.Event
 
     def text(self, line: int) -> int:
-        self.gate.wait(0.3)
+        self.turns.acquire()
         return line
 
     def pixels(self, line: int, image: int, grid: tuple[int, int, int]) -> None:
+        self.reading.set()
         self.gate.wait()
 
 
-@contextmanager
-def slow(timeout_s: float) -> Iterator[SampleReads]:
-    Slow.gate.clear()
+@pytest.fixture
+def slow() -> Iterator[WorkerPool]:
+    Slow.turns = threading.Semaphore(0)
+    Slow.reading, Slow.gate = threading.Event(), threading.Event()
     with WorkerPool(Slow, 0) as reader:
-        try:
-            yield SampleReads(reader, DATA, timeout_s=timeout_s)
-        finally:
-            Slow.gate.set()
+        yield reader
+        Slow.gate.set()
+        Slow.turns.release()
 
 
-def test_readers_that_finish_one_read_after_another_are_waited_for() -> None:
-    with slow(timeout_s=0.7) as reads:
-        *_, last = [reads.submit("text", line) for line in range(6)]
-        assert reads.result(last) == 5
+def test_readers_that_finish_one_read_after_another_are_waited_for(
+    slow: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    periods = itertools.count(1)
+
+    def wait(read: Call, _: float) -> bool:
+        """Let a read finish in one period of seven; eight are the timeout."""
+        if next(periods) % 7 == 0:
+            finished = slow.finished
+            Slow.turns.release()
+            while slow.finished == finished:
+                time.sleep(0.001)
+        return read.done()
+
+    monkeypatch.setattr(Call, "wait", wait)
+    reads = SampleReads(slow, DATA, timeout_s=0.8)
+    *_, last = [reads.submit("text", line) for line in range(6)]
+    assert reads.result(last) == 5
 
 
-def test_a_read_that_hangs_is_named_and_not_a_read_that_is_queued_behind_it() -> None:
-    with slow(timeout_s=0.2) as reads:
-        reads.submit("pixels", 5, 1, (1, 2, 2))
-        behind = reads.submit("text", 6)
-        with pytest.raises(DataError) as caught:
-            reads.result(behind)
-        assert str(caught.value).startswith(
-            f"{DATA}: sample 5: pixels 1 (1, 2, 2): being read for more than flow.timeout_s=0.2 s"
-        )
-        assert "raise flow.timeout_s" in str(caught.value)
+def test_a_read_that_hangs_is_named_and_not_a_read_that_is_queued_behind_it(
+    slow: WorkerPool,
+) -> None:
+    reads = SampleReads(slow, DATA, timeout_s=0.2)
+    reads.submit("pixels", 5, 1, (1, 2, 2))
+    behind = reads.submit("text", 6)
+    assert Slow.reading.wait(60)
+    with pytest.raises(DataError) as caught:
+        reads.result(behind)
+    assert str(caught.value).startswith(
+        f"{DATA}: sample 5: pixels 1 (1, 2, 2): being read for more than flow.timeout_s=0.2 s"
+    )
+    assert "raise flow.timeout_s" in str(caught.value)
 
 
 def test_a_reader_process_that_dies_is_an_error_of_the_sample() -> None:
@@ -81,7 +102,7 @@ def start_slowly() -> ModuleType:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_timeout_of_a_read_does_not_include_the_start_of_its_reader(workers: int) -> None:
     with WorkerPool(start_slowly, workers) as reader:
-        reads = SampleReads(reader, DATA, timeout_s=0.4)
+        reads = SampleReads(reader, DATA, timeout_s=0.9)
         assert reads.result(reads.submit("strerror", errno.ENOENT)) == "No such file or directory"
 
 
