@@ -6,11 +6,12 @@ the host's, and its streams are threads with random delays.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.fake_driver import environment
-from core.processes import Process, Spawn
+from core.processes import Process, Spawn, in_use
 
 from flowtrain_core import Pool
 
@@ -249,10 +250,10 @@ class Flow:
     def drain(self) -> None:
         """Consumes what is published; every slab must then be free."""
         self.answer(self.producer)
-        idle = 0
-        while idle < 2:  # Items of a dead process are delivered again a little later.
+        end = time.monotonic() + 60
+        while in_use(self.pool):  # Items of a dead process are delivered again a little later.
+            assert time.monotonic() < end, "a slab is not freed"
             self.take(2 * SLABS)
-            idle = 0 if self.answer(self.consumer) else idle + 1
             self.report()
         checker = self._spawn(PEER + ALL_FREE, *self._arguments, env=self._env)
         assert checker.line() == "all free"

@@ -20,7 +20,7 @@ def test_parameters_are_given_by_position_and_by_name(pool: Pool) -> None:
     names: dict[str, Any] = {"".join(("sha", "pe")): (2, 3), "".join(("dty", "pe")): "uint8"}
     producer.lease(**names).publish(3)
     for key in (1, 2, 3):
-        with consumer.get(timeout_s=1.0) as item:
+        with consumer.get(timeout_s=30) as item:
             assert (item.key, item.shape) == (key, (2, 3))
 
 

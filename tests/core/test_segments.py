@@ -134,7 +134,7 @@ def test_a_dropped_segment_keeps_slabs_in_use_and_then_frees_its_memory(name: st
         second = pool.add_segment(classes=[(4096, 2)])
         pool.drop_segment(first["id"])
         assert producer.lease((1,), "uint8", timeout_s=0.0).address >> 40 & 0xFF == second
-        item = Consumer(pool).get(timeout_s=1.0)
+        item = Consumer(pool).get(timeout_s=30)
         assert item.key == 7
         item.release()
         # The next sweep finds no slab in use.

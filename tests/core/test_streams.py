@@ -77,8 +77,10 @@ def test_a_consumer_that_dies_before_it_confirms_leaves_its_slabs_free(
     flow.publish(3)
     flow.answer(flow.producer)
     flow.kill(flow.producer)  # Before its stream has written.
-    flow.take(3)
-    assert flow.answer(flow.consumer) == 3
+    taken = 0
+    while taken < 3:  # The consumer may still map the memory.
+        flow.take(3 - taken)
+        taken += flow.answer(flow.consumer)
     time.sleep(0.5)  # The consumer's stream has passed by poison.
     flow.kill(flow.consumer)
     flow.drain()
@@ -185,9 +187,8 @@ if os.fork() == 0:
     time.sleep(0.3)
     words.words[8] = 1 << 32
     os._exit(0)
-started = time.monotonic()
 del slab
-print(time.monotonic() - started > 0.2)
+print(int(words.words[8]) == 1 << 32)
 """
     assert run(driver, name, code) == ["True"]
 

@@ -137,7 +137,7 @@ def test_closing_a_port_ends_the_waits_of_other_threads(pool: Pool) -> None:
         except FlowTrainError as error:
             ended.append(str(error))
 
-    waits = [lambda: consumer.get(5), lambda: producer.lease((1,), "uint8", 5)]
+    waits = [lambda: consumer.get(60), lambda: producer.lease((1,), "uint8", 60)]
     threads = [threading.Thread(target=wait, args=(each,)) for each in waits]
     for thread in threads:
         thread.start()
@@ -202,8 +202,8 @@ def test_control_c_ends_a_wait(name: str, spawn: Spawn) -> None:
             # A process that a shell started in the background ignores the signal.
             waiter = spawn(
                 "import signal; signal.signal(2, signal.default_int_handler)\n"
-                "pool = Pool.open(sys.argv[1]); print('up')\n"
-                f"try: {call}\nexcept KeyboardInterrupt: print('interrupted')",
+                "pool = Pool.open(sys.argv[1])\n"
+                f"try: print('up'); {call}\nexcept KeyboardInterrupt: print('interrupted')",
                 name,
             )
             assert waiter.line() == "up"
@@ -218,8 +218,9 @@ def test_control_c_ends_the_wait_for_another_creator(name: str, spawn: Spawn) ->
     for call in ("Pool.create(sys.argv[1])", "Pool.unlink(sys.argv[1])"):
         waiter = spawn(
             "import signal, threading; signal.signal(2, signal.default_int_handler)\n"
-            "sys.stdin.readline(); threading.Timer(0.1, print, ['others run']).start()\n"
-            f"try: {call}\nexcept KeyboardInterrupt: print('interrupted')",
+            "sys.stdin.readline()\n"
+            f"try: threading.Timer(0.1, print, ['others run']).start(); {call}\n"
+            "except KeyboardInterrupt: print('interrupted')",
             name,
         )
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -242,8 +243,8 @@ def test_control_c_and_the_end_of_the_process_end_the_wait_to_add_a_segment(
         fcntl.fcntl(control, fcntl.F_OFD_SETLK, carve)
         adder = spawn(
             "import signal; signal.signal(2, signal.default_int_handler)\n"
-            "pool = Pool.open(sys.argv[1]); print('up')\n"
-            "try: pool.add_segment(bytes=4096)\n"
+            "pool = Pool.open(sys.argv[1])\n"
+            "try: print('up'); pool.add_segment(bytes=4096)\n"
             "except BaseException as error: print(type(error).__name__)",
             name,
         )
