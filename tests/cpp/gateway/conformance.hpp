@@ -53,9 +53,10 @@ inline void space_returns_with_the_release_of_the_reader(const Subject& s) {
 inline void a_wait_is_ended_by_what_happens(const Subject& s) {
   Pair pair(s);
   Flow flow(pair.a, pair.b, "at-b", add_classes(pair.a), [](auto) { return 8; }, 1);
-  pair.settle();
-  const std::uint64_t woken = pair.a.gateway->wait(Deadline::in(0.01)).size();
-  CHECK(woken == 0 && !pair.a.gateway->progress());
+  pair.run([&] {
+    CHECK(pair.a.gateway->wait(Deadline::in(0.01)).empty());
+    return !pair.a.gateway->progress();
+  });
   flow.step();
   std::jthread b([&](const std::stop_token& stop) {
     while (!stop.stop_requested()) pair.b.gateway->wait(Deadline::in(0.02));

@@ -75,8 +75,7 @@ inline void progress_is_driven_by_events(const Subject& s) {
   Pair pair(s);
   CHECK(pair.link->send(header_of(1)));
   run({&pair.a, &pair.b}, [&] { return pair.b.messages.size() == 1; });
-  settle({&pair.a, &pair.b});
-  CHECK(!pair.b.transport->wait(Deadline::in(0.01)));
+  run({&pair.a, &pair.b}, [&] { return !pair.b.transport->wait(Deadline::in(0.01)); });
   CHECK(pair.link->send(header_of(2)));
   pair.a.transport->progress();
   const Deadline deadline = Deadline::in(30);
@@ -101,10 +100,8 @@ inline void a_stopped_receiver_is_a_stall(const Subject& s) {
   }
   CHECK(placed == Link::kMaxPending && pair.link->pending() == placed);
   CHECK(!pair.link->send(header_of(1)));
-  settle({&pair.a});
-  const std::int64_t stalled_ns = pair.link->stalled_ns();
-  settle({&pair.a});
-  CHECK(stalled_ns > 0 && pair.link->stalled_ns() > stalled_ns && pair.link->error().empty());
+  run({&pair.a}, [&] { return pair.link->stalled_ns() > 50'000'000; });
+  CHECK(pair.link->error().empty());
   run({&pair.a, &pair.b}, [&] { return pair.a.acknowledged.size() == placed; });
   CHECK(pair.b.placed.size() == placed && holds(pair.b, 0, payload));
   CHECK(pair.link->stalled_ns() == 0 && pair.a.closed.empty() && pair.b.closed.empty());

@@ -99,7 +99,7 @@ inline void a_stopped_process_is_a_stall_that_goes_on(const Subject& s) {
   CHECK(sending.process.child().stop());
   run({&sending.host}, [&] { return sending.link->stalled_ns() > 1'500'000'000; });
   CHECK(sending.link->error().empty());
-  CHECK(sending.host.transport->explain().find("has taken nothing for 1 s") != std::string::npos);
+  CHECK(sending.host.transport->explain().find("has taken nothing for ") != std::string::npos);
   sending.process.child().send(SIGCONT);
   CHECK(sending.host.transport->flush(*sending.link, Deadline::in(30)));
   CHECK(sending.host.acknowledged.size() == Process::kPlacements);

@@ -149,7 +149,10 @@ inline void strangers_are_refused(const Subject& s) {
 inline void a_session_has_one_link(const Subject& s) {
   Attacked attacked(s);
   attacked.raw->send(attacked.hello(), {});
-  settle({&attacked.host});
+  Frame message = attacked.hello();
+  message.kind = FrameKind::kMessage;
+  attacked.raw->send(message, {});
+  run({&attacked.host}, [&] { return attacked.host.messages.size() == 1; });
   const auto second = s.connect_raw(attacked.host.transport->address());
   second->send(attacked.hello(), {});
   attacked.check_refused(Reason::kUsedSession);
