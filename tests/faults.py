@@ -20,6 +20,7 @@ from flowtrain.cache.reader import Payload, Reader
 from flowtrain.schedule import Action
 from flowtrain.steps import StepPlan
 from flowtrain.train.control.board import Board
+from flowtrain.train.control.job import STOP
 from flowtrain.train.parallel.buckets import GradientBuckets
 from flowtrain.train.ranks import backbone, batch
 from flowtrain.train.ranks.backbone import BackbonePart
@@ -86,6 +87,12 @@ def slow_lengths() -> None:
         self.sums.slot_seconds[place] = float(sum(tokens))
 
     BackbonePart.backward = slow
+
+
+def slow_lengths_without_end() -> None:
+    """`slow_lengths`, and let this rank work before its 56th step until it is killed."""
+    slow_lengths()
+    _hold(55, "never")
 
 
 def leak_documents() -> None:
@@ -176,10 +183,40 @@ def sleep_in_forward() -> None:
 
 def hold() -> None:
     """Let this backbone rank work before its third step until the store has the key `go`."""
+    _hold(2, "go")
+
+
+def hold_twice() -> None:
+    """`hold`, and let this rank work before its eleventh step until there is the key `go on`."""
+    hold()
+    _hold(10, "go on")
+
+
+def hold_third_until_stopped() -> None:
+    """Let this backbone rank work before its third step until the run is told to stop."""
+    _hold(2, STOP)
+
+
+def hold_ninth_until_stopped() -> None:
+    """Let this backbone rank work before its ninth step until the run is told to stop."""
+    _hold(8, STOP)
+
+
+def never_end_fifth() -> None:
+    """Let this backbone rank work before its fifth step until it is killed."""
+    _hold(4, "never")
+
+
+def never_end_ninth() -> None:
+    """Let this backbone rank work before its ninth step until it is killed."""
+    _hold(8, "never")
+
+
+def _hold(step: int, key: str) -> None:
     load = BackbonePart.load
 
     def held(self: BackbonePart, plan: StepPlan, action: Action) -> None:
-        while plan.step == 2 and not self._context.store.has("go"):
+        while plan.step == step and not self._context.store.has(key):
             time.sleep(0.02)
         load(self, plan, action)
 

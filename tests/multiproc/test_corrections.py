@@ -80,7 +80,7 @@ def test_an_event_changes_the_packing_from_its_step_on_and_no_samples_or_losses(
 def test_a_run_that_follows_the_log_of_a_killed_and_resumed_run_is_equal_to_it(
     layout: dict[str, int], tmp_path: Path, data: Path, lengths: Path
 ) -> None:
-    def tree(name: str, **flow: Any) -> dict[str, Any]:
+    def tree(name: str, fault: str = "slow_lengths", **flow: Any) -> dict[str, Any]:
         return run_tree(
             tmp_path / name,
             data,
@@ -88,13 +88,12 @@ def test_a_run_that_follows_the_log_of_a_killed_and_resumed_run_is_equal_to_it(
             train={"steps": 56},
             flow={**layout, "plan_ahead": 1, **flow},
             checkpoint={"every": 20},
-            debug={"fault": "faults:slow_lengths", "delay_ms": 5.0},
+            debug={"fault": f"faults:{fault}", "delay_ms": 5.0},
         )
 
-    killed = Run(tree("learned", correct=True))
+    killed = Run(tree("learned", "slow_lengths_without_end", correct=True))
     killed.wait_for_steps(46)
     killed.kill_all()
-    assert len(killed.metrics()) < 56
     # In its first attempt the run has learned before the step where it resumes.
     earlier = [e for e in lines_of(tmp_path / "learned" / "plan.log")[0] if e.step < 40]
     assert earlier and earlier[-1].factors

@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -59,11 +60,15 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def wait_for_steps(folder: Path, steps: int) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + LIMIT_S
-    while len(read_log(folder / "metrics.jsonl")) < steps:
-        assert time.monotonic() < end, f"{steps} steps were not reached"
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
         time.sleep(0.02)
+
+
+def wait_for_steps(folder: Path, steps: int) -> None:
+    wait_until(lambda: len(read_log(folder / "metrics.jsonl")) >= steps)
 
 
 @pytest.mark.parametrize(
@@ -96,29 +101,34 @@ def test_the_items_of_a_dead_encoder_rank_are_encoded_by_another(
 
 
 def test_encoder_ranks_join_and_leave(undisturbed: Path, tmp_path: Path, data: Path) -> None:
-    debug = {"fault": "faults:hold:backbone.0", "delay_ms": 10.0}
+    debug = {"fault": "faults:hold_twice:backbone.0", "delay_ms": 10.0}
     config = from_dict(elastic_tree(tmp_path / "run", data, debug=debug))
 
     def run_ranks(config: RunConfig, host: RunHost, *, resume: bool) -> None:
         store = JobStore(host.job.address, host.job.nonce, timeout_s=10.0)
 
+        seats = Seats(store)
+
+        def join(ranks: list[ForkServerProcess], name: str) -> ForkServerProcess:
+            rank = start_rank(config, host.job, "encoder", seats.reserve().rank, joins=True)
+            ranks.append(rank)
+            assert rank.name == name
+            wait_until(lambda: all(seat.is_ready for seat in seats.all()))
+            return rank
+
         def meanwhile(ranks: list[ForkServerProcess]) -> None:
-            seat = Seats(store).reserve()
-            assert seat.label == "encoder.2"
-            joined = start_rank(config, host.job, "encoder", seat.rank, joins=True)
-            ranks.append(joined)
-            while not all(seat.is_ready for seat in Seats(store).all()):
-                time.sleep(0.02)
-            for dead in [rank for rank in ranks if rank.name in ("encoder.0", "encoder.1")]:
-                dead.kill()
-                ranks.remove(dead)
+            joined = join(ranks, "encoder.2")
+            dead = [rank for rank in ranks if rank.name in ("encoder.0", "encoder.1")]
+            for rank in dead:
+                rank.kill()
+                ranks.remove(rank)
             store.put("go", True)
             wait_for_steps(config.run, 8)
             # Another one takes the place of a rank that is gone.
-            seat = Seats(store).reserve()
-            assert seat.label == "encoder.0"
-            ranks.append(start_rank(config, host.job, "encoder", seat.rank, joins=True))
+            wait_until(lambda: [seat.label for seat in seats.all()] == [joined.name])
+            join(ranks, "encoder.0")
             joined.terminate()
+            store.put("go on", True)
             joined.join(LIMIT_S)
             assert joined.exitcode == 0
 
@@ -156,18 +166,13 @@ def test_a_late_twin_of_a_claim_is_refused(
 
         def meanwhile(ranks: list[ForkServerProcess]) -> None:
             before = claimant()
-            end = time.monotonic() + LIMIT_S
-            while not Board(store, first=0).is_gone(before):
-                assert time.monotonic() < end
-                time.sleep(0.02)
+            wait_until(lambda: Board(store, first=0).is_gone(before))
             # The readers get the item from the other rank.
             wait_for_steps(config.run, 2)
             [stopped] = [rank.pid for rank in ranks if rank.name == "encoder.0"]
             os.kill(stopped, signal.SIGCONT)
             # It was told that its claim is void.
-            while claimant() == before:
-                assert time.monotonic() < end
-                time.sleep(0.02)
+            wait_until(lambda: claimant() != before)
             store.put("go", True)
 
         forked_ranks(config, host, resume=resume, meanwhile=meanwhile)
@@ -209,7 +214,8 @@ def test_random_deaths_leaves_and_joins_change_no_number(
     seed: int, undisturbed: Path, tmp_path: Path, data: Path
 ) -> None:
     """20 of them, at any instruction."""
-    config = from_dict(elastic_tree(tmp_path / "run", data, debug={"delay_ms": 150.0}))
+    debug = {"fault": "faults:hold_twice:backbone.0", "delay_ms": 150.0}
+    config = from_dict(elastic_tree(tmp_path / "run", data, debug=debug))
     chance = random.Random(seed)
     done: Counter[str] = Counter()
 
@@ -217,6 +223,7 @@ def test_random_deaths_leaves_and_joins_change_no_number(
         store = JobStore(host.job.address, host.job.nonce, timeout_s=10.0)
 
         def meanwhile(ranks: list[ForkServerProcess]) -> None:
+            store.put("go", True)
             while done.total() < 20:
                 time.sleep(chance.uniform(0, 0.3))
                 encoders = [rank for rank in ranks if rank.name.startswith("encoder")]
@@ -237,6 +244,7 @@ def test_random_deaths_leaves_and_joins_change_no_number(
             if not any(rank.name.startswith("encoder") for rank in ranks):
                 seat = Seats(store).reserve()
                 ranks.append(start_rank(config, host.job, "encoder", seat.rank, joins=True))
+            store.put("go on", True)
 
         ended: list[ForkServerProcess] = []
         first: list[ForkServerProcess] = []

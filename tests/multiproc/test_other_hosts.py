@@ -91,9 +91,10 @@ class Hosts:
         """The rest of the next line of the log that has a text."""
         end = time.monotonic() + LIMIT_S
         while True:
-            found = self.log.read_text()[self._seen :].partition(text)[2]
+            log = self.log.read_text()
+            found = log[self._seen :].partition(text)[2]
             if "\n" in found:
-                self._seen = len(self.log.read_text()) - len(found)
+                self._seen = len(log) - len(found)
                 return found.partition("\n")[0]
             for name, process in self.processes.items():
                 assert process.poll() is None, f"{name} has ended: {self.log.read_text()}"
@@ -189,7 +190,7 @@ def test_deaths_and_stops_on_both_hosts_change_no_number(
         tmp_path / "run",
         data,
         flow={"encoder_ranks": 1, "timeout_s": 120.0},
-        debug={"fault": "faults:hold:backbone.0", "delay_ms": 500.0},
+        debug={"fault": "faults:hold_twice:backbone.0", "delay_ms": 500.0},
     )
     hosts = Hosts(tmp_path / "run", tmp_path, pools, *options)
 
@@ -203,7 +204,8 @@ def test_deaths_and_stops_on_both_hosts_change_no_number(
                 assert time.monotonic() < end, hosts.log.read_text()
                 time.sleep(0.02)
             store.put("go", True)
-            wait_for_steps(tmp_path / "run", len(read_log(tmp_path / "run" / "metrics.jsonl")) + 1)
+            steps = len(read_log(tmp_path / "run" / "metrics.jsonl"))
+            wait_for_steps(tmp_path / "run", min(steps + 1, 10))
 
         [local] = [rank for rank in ranks if rank.name == "encoder.0"]
         local.kill()
@@ -226,6 +228,7 @@ def test_deaths_and_stops_on_both_hosts_change_no_number(
         assert hosts.processes.pop("third").wait(LIMIT_S) != 0
         hosts.join(address)
         progress("fourth")
+        store.put("go on", True)
 
     train_with(from_dict(tree), hosts, meanwhile)
     check_same(undisturbed, tmp_path / "run")

@@ -41,7 +41,7 @@ MIXED = {"encoder": {"sharding": "optimizer"}, "backbone": {"sharding": "full", 
 def test_a_rerun_and_a_resumed_run_write_equal_logs(
     mode: str, layout: dict[str, int], parallel: dict[str, Any], tmp_path: Path, data: Path
 ) -> None:
-    def tree(name: str, *, delay_ms: float = 0.0, offload: bool = False) -> dict[str, Any]:
+    def tree(name: str, *, offload: bool = False, **debug: Any) -> dict[str, Any]:
         return run_tree(
             tmp_path / name,
             data,
@@ -52,15 +52,15 @@ def test_a_rerun_and_a_resumed_run_write_equal_logs(
             optim={"groups": [{"match": "model.visual.*", "lr": 1e-4}], "offload": offload},
             checkpoint={"every": 3},
             eval={"path": str(data / "train.jsonl"), "every": 2, "samples": 7, "keep_best": False},
-            debug={"delay_ms": delay_ms},
+            debug=debug,
         )
 
     trained(tree("first"))
     # On a CPU its states are where they were, so that a run may begin with it and go on without.
-    killed = Run(tree("killed", delay_ms=50.0, offload=parallel is FULL))
+    disturbed = {"fault": "faults:never_end_ninth", "delay_ms": 50.0}
+    killed = Run(tree("killed", offload=parallel is FULL, **disturbed))
     killed.wait_for_steps(5)
     killed.kill_all()
-    assert len(killed.metrics()) < 9
     trained(tree("killed"), resume=True)
     # The next run has removed the pool of the killed run.
     assert not left_by(killed.process.pid)
@@ -115,19 +115,20 @@ def test_sigterm_to_every_process_saves_the_run_and_a_resume_writes_equal_logs(
 ) -> None:
     """systemd, `scancel` and preemption send it to all processes of a job."""
 
-    def tree(name: str, *, delay_ms: float = 0.0) -> dict[str, Any]:
+    def tree(name: str, **debug: Any) -> dict[str, Any]:
         return run_tree(
             tmp_path / name,
             data,
             train={"steps": 12, "global_batch": 5},
             data={"workers": 1},
             flow={**layout, "mode": mode, "plan_ahead": 1},
-            debug={"delay_ms": delay_ms},
+            debug=debug,
         )
 
     trained(tree("whole"))
+    disturbed = {"fault": "faults:hold_ninth_until_stopped", "delay_ms": 50.0}
     # As users start it: with the masks, handlers and readers of executed processes.
-    stopped = Run(tree("stopped", delay_ms=50.0), on_terminal=True, executed=True)
+    stopped = Run(tree("stopped", **disturbed), on_terminal=True, executed=True)
     stopped.wait_for_steps(2)
     below = descendants(stopped.process.pid)
     for process in [*below, stopped.process.pid]:

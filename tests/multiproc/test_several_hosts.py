@@ -49,10 +49,12 @@ class Hosts:
     Args:
         folder: Folder of the run and of what is beside it.
         run: Folder of the run.
+        tree: Configuration of the run, if it is not a loop of the user.
     """
 
-    def __init__(self, folder: Path, run: Path) -> None:
+    def __init__(self, folder: Path, run: Path, tree: dict[str, Any] | None = None) -> None:
         self.folder, self.run, self._token = folder, run, folder / "token"
+        self._tree = tree or {}
         self._token.write_text("0123456789abcdef" * 2)
         self._token.chmod(0o600)
         self._pools = {
@@ -61,8 +63,11 @@ class Hosts:
         }
         self.processes: dict[str, ForkedProcess] = {}
 
-    def start(self, *more: str) -> None:
+    def start(self, *more: str, fault: str | None = None) -> None:
         """Start all hosts, and each rank where it belongs."""
+        self.folder.joinpath(CONFIG).write_text(
+            yaml.safe_dump({**self._tree, "debug": {"delay_ms": 100.0, "fault": fault}})
+        )
         self.listen(self.folder / CONFIG, *more)
         for host in OTHERS:
             self.join(host, host, self.run)
@@ -139,12 +144,10 @@ def hosts(tmp_path: Path, data: Path) -> Iterator[Hosts]:
         tmp_path / "run",
         data,
         train={"steps": 5},
-        debug={"delay_ms": 100.0},
         checkpoint={"every": 2},
         **SHARDED,
     )
-    tmp_path.joinpath(CONFIG).write_text(yaml.safe_dump(tree))
-    found = Hosts(tmp_path, tmp_path / "run")
+    found = Hosts(tmp_path, tmp_path / "run", tree)
     yield found
     found.end()
 
@@ -180,7 +183,7 @@ def test_a_run_over_several_hosts_makes_the_numbers_of_one(
 def test_a_signal_saves_the_run_which_goes_on_later(
     hosts: Hosts, on_one_host: list[dict[str, Any]], stopped: str
 ) -> None:
-    hosts.start()
+    hosts.start(fault="faults:hold_third_until_stopped")
     hosts.wait_for_steps(1)
     names = ["there"] if stopped == "one gateway" else list(hosts.processes)
     started = [hosts.processes[name].pid for name in names]
@@ -222,12 +225,14 @@ def gateway_of(launcher: int) -> int:
 def test_any_death_ends_all_processes_with_an_error_that_names_it(
     hosts: Hosts, on_one_host: list[dict[str, Any]], killed: str, named: str
 ) -> None:
-    hosts.start()
+    hosts.start(fault="faults:never_end_fifth")
     hosts.wait_for_steps(3)
     if killed == "gateway":
         os.kill(gateway_of(hosts.processes["here"].pid), signal.SIGKILL)
     else:
-        hosts.processes.pop(killed).kill()
+        process = hosts.processes.pop(killed)
+        process.kill()
+        process.wait(LIMIT_S)  # Its memory is freed, so that its pool is no longer in use.
     codes = hosts.codes()
     assert 0 not in [code for name, code in codes.items() if name not in OTHERS], hosts.logs()
     assert named in hosts.logs(), hosts.logs()

@@ -16,17 +16,22 @@ from support import Run, run_tree
 
 from flowtrain.events import TRACKS, read_run
 
-STEPS, BATCH, EPOCH = 12, 5, 24
+STEPS, BATCH, EPOCH, HELD_AT = 12, 5, 24, 50
 
-# A slow stream, so that a run can be killed while much of it has not been read.
+# A stream that is slow, so that a run reads it in pieces, and that can be held, so that a run is
+# killed before it has read all that it needs.
 SOURCE = """
 import json, time
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "shards"
+READ = []
 
 def slowly(row):
     time.sleep(0.05)
+    READ.append(None)
+    while len(READ) > HELD_AT and FOLDER.with_name("held").exists():
+        time.sleep(0.02)
     return row
 
 class Rows:
@@ -51,7 +56,8 @@ def hugging_face():
 def source(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module with functions that return streams of the same records."""
     name = f"rows_of_{tmp_path.name}"
-    tmp_path.joinpath(f"{name}.py").write_text(SOURCE + f"\nDATA = Path({str(data)!r})\n")
+    constants = f"\nDATA, HELD_AT = Path({str(data)!r}), {HELD_AT}\n"
+    tmp_path.joinpath(f"{name}.py").write_text(SOURCE + constants)
     monkeypatch.syspath_prepend(tmp_path)
     paths = filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
@@ -103,11 +109,13 @@ def test_a_killed_run_on_a_stream_ends_as_one_on_a_file(
     write_epochs(tmp_path / "epochs.jsonl", getattr(source, on_disk)())
     trained(tree("file", {"path": str(tmp_path / "epochs.jsonl")}))
     stream = tree("stream", {"dataset": f"{source.__name__}:{make}"})
+    tmp_path.joinpath("held").touch()
     killed = Run(stream)
     killed.wait_for_steps(5)
     killed.kill_all()
+    tmp_path.joinpath("held").unlink()
     spooled = json.loads(tmp_path.joinpath("stream/stream/state.json").read_text())["records"]
-    assert spooled < STEPS * BATCH
+    assert 5 * BATCH <= spooled <= HELD_AT
     if on_disk == "Rows":
         shard = tmp_path / "shards" / "0.jsonl"
         whole = shard.read_text()
