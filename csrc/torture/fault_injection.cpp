@@ -25,6 +25,7 @@ constexpr std::uint16_t kOwner = kLanes - 1;  // Of the segments, which never dr
 constexpr std::uint32_t kReapers = 2;
 constexpr std::uint32_t kMaxPerRole = 32;
 constexpr std::uint32_t kStopUs = 50'000;
+constexpr double kStallS = 1.0;
 constexpr int kMaxTriesToStopInWindow = 200;
 constexpr double kSettleS = 20.0;
 
@@ -140,7 +141,8 @@ class FaultInjector {
   }
 
   /// Stops one participant for kStopUs, in a window if one is found there within
-  /// kMaxTriesToStopInWindow tries.
+  /// kMaxTriesToStopInWindow tries; for kStallS if nothing is committed meanwhile, since the kernel
+  /// may have kept the others from their cores.
   void stop_one() {
     for (int tries = 1;; ++tries) {
       const auto i = static_cast<std::uint32_t>(draw() % roles_.size());
@@ -152,9 +154,13 @@ class FaultInjector {
       const bool in_window = slot(i).window.load(std::memory_order_relaxed) != 0;
       if (in_window || tries >= kMaxTriesToStopInWindow) {
         const std::uint64_t before = counters().committed.load(std::memory_order_relaxed);
+        const auto stalls = [&] {
+          return counters().committed.load(std::memory_order_relaxed) == before;
+        };
         ::usleep(kStopUs);
+        for (const Deadline end = Deadline::in(kStallS); stalls() && !end.passed();) ::usleep(1000);
         ++report_.stops;
-        report_.stalled_by_stop += counters().committed.load(std::memory_order_relaxed) == before;
+        report_.stalled_by_stop += stalls();
       }
       children_[i]->send(SIGCONT);
       if (in_window || tries >= kMaxTriesToStopInWindow) return;

@@ -35,7 +35,7 @@ struct Report {
   std::uint64_t leaked_slabs = 0;  ///< Cells not free after the last participant ended.
   std::uint64_t leaked_bytes = 0;
   std::uint64_t redelivered = 0;
-  std::uint64_t stalled_by_stop = 0;  ///< Stops during which nothing was committed.
+  std::uint64_t stalled_by_stop = 0;  ///< Stops of a second in which nothing was committed.
   double longest_stall_ms = 0.0;      ///< Longest time between two commits.
   double seconds = 0.0;
 };

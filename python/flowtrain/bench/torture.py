@@ -50,7 +50,8 @@ def inject_faults(
 
     Args:
         kills: Participants to kill (SIGKILL), of producers, consumers and reapers.
-        stops: Participants to stop for 50 ms (SIGSTOP) during an operation.
+        stops: Participants to stop (SIGSTOP) during an operation, for 50 ms and until another one
+            commits, at most a second.
         seconds: Injection ends after this time, even with faults left.
         seed: Seed of the random choices; the kernel's scheduling stays random.
         tight: One producer and one cell for all readers, instead of 64 cells, slabs made on demand
@@ -60,7 +61,8 @@ def inject_faults(
     Returns:
         Counts by name. All of `FAULTS` are 0 if the ring is correct. `kills_in_window` is the
         share of kills during a push, a pop or a decision of a reaper; `longest_stall_ms` is the
-        longest time between two commits, `stalled_by_stop` the number of stops without a commit.
+        longest time between two commits, `stalled_by_stop` the number of stops of a second in which
+        nothing was committed.
 
     Raises:
         ValueError: A number is negative, or `without` is no part.
