@@ -163,9 +163,11 @@ class Run:
         """Pid of every rank, by its name."""
         found = {}
         for pid in descendants(self.process.pid):
-            # Processes that a rank has started write to its log too, and are in its session.
-            if (log := self.log_of(pid)) is not None and os.getsid(pid) == pid:
-                found[self._rank_of(log)] = pid
+            # Processes that a rank has started write to its log too, and are in its session. They
+            # may have ended by now.
+            with suppress(ProcessLookupError):
+                if (log := self.log_of(pid)) is not None and os.getsid(pid) == pid:
+                    found[self._rank_of(log)] = pid
         return found
 
     def errors(self) -> dict[str, str]:

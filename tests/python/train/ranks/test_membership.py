@@ -37,12 +37,12 @@ def host() -> Iterator[JobHost]:
 def test_a_rank_can_be_joined_once(host: JobHost) -> None:
     assert host.store.claim("encoder.0")
     with pytest.raises(RuntimeError, match=r"encoder.0 has joined already; start each command on"):
-        Membership(RANKS, "encoder", 0, host.job, timeout_s=9, start_timeout_s=5)
+        Membership(RANKS, "encoder", 0, host.job, timeout_s=60, start_timeout_s=60)
 
 
 def test_a_rank_that_the_job_does_not_have_cannot_join(host: JobHost) -> None:
     with pytest.raises(ConfigError, match=r"encoder with RANK=1: .* backbone.0, encoder.0; st"):
-        Membership(RANKS, "encoder", 1, host.job, timeout_s=9, start_timeout_s=1)
+        Membership(RANKS, "encoder", 1, host.job, timeout_s=60, start_timeout_s=60)
     assert host.store.claim("encoder.1")
 
 
