@@ -154,8 +154,12 @@ class Gateway:
                 admitted.
         """
 
-    def connect(self, name: str) -> None:
-        """Open the link to a peer that has admitted this gateway."""
+    def connect(self, name: str) -> bool:
+        """Open the link to a peer that has admitted this gateway.
+
+        Returns:
+            False if the peer's own link has ended already, which `wait` tells.
+        """
 
     def detach(self, name: str) -> None:
         """End the links of a peer. What is unfinished goes on over the next ones."""

@@ -130,19 +130,21 @@ void Gateway::open_route(Connection& to, std::uint16_t ring) {
   leads_away_[ring] = true;
 }
 
-void Gateway::connect(const std::string& name) {
+bool Gateway::connect(const std::string& name) {
   const auto lock = locked();
   const auto found = connections_.find(name);
-  if (found == connections_.end() || !found->second.is_admitted || found->second.link) {
+  if (found == connections_.end() || found->second.link) {
     throw BadArgument("gateway of pool '" + pool_->name() + "': peer '" + name +
-                      "' is not admitted, or connected already");
+                      "' was never admitted, or is connected already");
   }
   Connection& connection = found->second;
+  if (!connection.is_admitted || !connection.ended.empty()) return false;
   const Peer& peer = connection.peer;
   connection.link = transport_->connect(peer.address, peer.to_peer);
   connection.out->begin(connection.link, peer.to_peer.id, connection.since);
   connection.in->connect(connection.link);
   wake();
+  return true;
 }
 
 void Gateway::detach(const std::string& name) {

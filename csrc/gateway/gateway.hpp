@@ -70,8 +70,9 @@ class Gateway final : private transport::Receiver {
   /// Lets rings lead to a peer, which has their readers, beside those that do already. Each leads
   /// to one host, until the peer is forgotten.
   void route(const std::string& name, const std::vector<std::string>& rings);
-  /// Opens the link to a peer that has admitted this gateway. Returns before it has answered.
-  void connect(const std::string& name);
+  /// Opens the link to a peer that has admitted this gateway. Returns before it has answered; false
+  /// if the peer's own link has ended already, which `wait` tells.
+  bool connect(const std::string& name);
   /// Ends the links of a peer. What is unfinished goes on after its next `admit` and `connect`.
   void detach(const std::string& name);
   /// Gives the items for a peer back to their rings, and forgets it. Its items stay readable.

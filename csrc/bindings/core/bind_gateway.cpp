@@ -117,10 +117,10 @@ py::list traffic(Gateway& self) {
 }  // namespace
 
 void bind_gateway(py::module_& module) {
-  const auto named = [](void (Gateway::*call)(const std::string&)) {
+  const auto named = [](auto call) {
     return [call](Gateway& self, const std::string& name) {
       const WithoutGil release;
-      (self.*call)(name);
+      return (self.*call)(name);
     };
   };
   py::class_<Gateway, std::shared_ptr<Gateway>>(module, "Gateway")
@@ -135,13 +135,7 @@ void bind_gateway(py::module_& module) {
       .def_property_readonly(
           "max_lanes",
           [](const Gateway& self) { return self.pool().control().geometry().max_lanes; })
-      .def(
-          "process",
-          [](Gateway& self, const std::string& peer) {
-            const WithoutGil release;
-            return self.process(peer);
-          },
-          py::arg("peer"))
+      .def("process", named(&Gateway::process), py::arg("peer"))
       .def("admit", &admit, py::arg("name"), py::kw_only(), py::arg("address"), py::arg("pool"),
            py::arg("process"), py::arg("max_cells"), py::arg("to_peer"), py::arg("from_peer"))
       .def(

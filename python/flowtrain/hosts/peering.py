@@ -122,9 +122,9 @@ class Peering:
         if _FACTS in message and self.facts is None:
             self._admit(Facts.parse(message[_FACTS]))
         elif _READY in message and self.facts is not None and not self.is_connected:
-            self._gateway.connect(self.name)
-            self.is_connected = True
-            self._tell(f"host {self.name} is connected ({self._control.path})")
+            self.is_connected = self._gateway.connect(self.name)
+            if self.is_connected:
+                self._tell(f"host {self.name} is connected ({self._control.path})")
         elif _RANKS in message and self.facts is not None:
             self._guests.take(self.name, message[_RANKS])
         elif _PEERS in message and self.facts is not None:

@@ -156,10 +156,23 @@ inline void a_forgotten_host_repeats_nothing(const Subject& s) {
   CHECK(flow.is_done() && flow.repeated() == 0);
 }
 
+/// The link of a peer may end before this side has connected.
+inline void a_link_that_ended_is_not_answered(const Subject& s) {
+  Pair pair(s);
+  do {
+    pair.admit();
+    pair.b.gateway->connect("a");
+    pair.settle();
+    pair.b.gateway->detach("a");
+    pair.settle();
+  } while (pair.a.ended.empty());  // Its session was not opened yet.
+  CHECK(!pair.a.gateway->connect("b"));
+}
+
 inline void check(const Subject& s) {
   for (const auto each : {items_cross_intact_and_once, space_returns_with_the_release_of_the_reader,
                           a_wait_is_ended_by_what_happens, a_mirror_ends_with_its_source,
-                          a_forgotten_host_repeats_nothing}) {
+                          a_forgotten_host_repeats_nothing, a_link_that_ended_is_not_answered}) {
     each(s);
   }
 }

@@ -112,13 +112,16 @@ struct Pair {
   }
   /// A new session of both.
   void connect() {
+    admit();
+    CHECK(a.gateway->connect("b") && b.gateway->connect("a"));
+  }
+  /// Lets both connect.
+  void admit() {
     const std::uint64_t there = ++sessions, back = ++sessions;
     a.gateway->admit(peer_of(b, "b", "a", there, back));
     b.gateway->admit(peer_of(a, "a", "b", back, there));
     a.gateway->route("b", {"at-b"});
     b.gateway->route("a", {"at-a"});
-    a.gateway->connect("b");
-    b.gateway->connect("a");
   }
   bool progress() {
     did = false;
