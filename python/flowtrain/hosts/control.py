@@ -97,7 +97,7 @@ class Control:
             self._end.set_result(None)
 
     def _tell(self, why: str, *, for_good: bool) -> None:
-        # Whatever waits: it is the last message.
+        # Also above the limit of `send`: it is the last message.
         self._write({_LEAVES: why[:_MAX_REASON], _FOR_GOOD: for_good})
         self._has_told = True
 

@@ -339,7 +339,7 @@ class HostGateway:
             while not self._is_closing.is_set():
                 for name, why in self.gateway.wait(_WAIT_S):
                     self._loop.call_soon_threadsafe(self._end, name, why)
-        except Exception as error:  # Whatever it is: nothing would move any more.
+        except Exception as error:  # Of any type: without this thread nothing moves.
             self._loop.call_soon_threadsafe(self._fail, error)
 
     def _end(self, name: str, why: str) -> None:
