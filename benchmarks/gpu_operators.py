@@ -1,9 +1,10 @@
 """Times of single operators of a large model, forward and backward, in bfloat16.
 
-Norms and rotations as FlowTrain computes them beside the operators of torch one by one; matrix
-products with their rate; attention of the same images by one varlen kernel, and image by image with
-each backend of torch. Medians by `torch.utils.benchmark`; prints JSON lines. An operator that
-cannot run has its error in place of a time.
+Norms and rotations as FlowTrain computes them beside the operators of torch one by one; SwiGLU also
+compiled; matrix products with their rate; attention of the same images by one varlen kernel, of
+flash attention and of cuDNN, and image by image with each backend of torch. Medians by
+`torch.utils.benchmark`; prints JSON lines. An operator that cannot run has its error in place of a
+time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from gpu_report import conditions
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import varlen as torch_varlen
 from torch.utils.benchmark import Timer
 
 from flowtrain.models.attention import varlen_attention
@@ -30,9 +32,12 @@ DENSE = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]
 Case = tuple[str, Callable[..., torch.Tensor], list[tuple[int, ...]], float]
 
 
-def varlen(images: list[int]) -> Callable[..., torch.Tensor]:
+def varlen(images: list[int], *, cudnn: bool = False) -> Callable[..., torch.Tensor]:
+    """With `cudnn` by the kernel of cuDNN, which torch has there and does not choose."""
+
     def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         documents, module = Documents(images), torch.nn.Module()
+        torch_varlen._should_use_cudnn = lambda _: cudnn  # Also for the backward pass that follows.
         return varlen_attention(module, q, k, v, None, is_causal=False, documents=documents)[0]
 
     return attention
@@ -59,6 +64,10 @@ def rotation(own: bool) -> Callable[..., torch.Tensor]:
     return turned
 
 
+def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return F.silu(gate) * up
+
+
 def cases(scale: int) -> list[Case]:
     """Name, function, shapes of its arguments, and FLOPs of both passes."""
     rows, patches = 8192 // scale, 32768 // scale
@@ -80,7 +89,8 @@ def cases(scale: int) -> list[Case]:
         ),
         ("rotation, operators one by one", rotation(False), [(1, 16, rows, 128)], 0),
         ("rotation, one kernel", rotation(True), [(1, 16, rows, 128)], 0),
-        ("SwiGLU", lambda g, u: F.silu(g) * u, [(rows, 6144)] * 2, 0),
+        ("SwiGLU", swiglu, [(rows, 6144)] * 2, 0),
+        ("SwiGLU, compiled", torch.compile(swiglu), [(rows, 6144)] * 2, 0),
         ("layer norm", lambda x: F.layer_norm(x, (1024,)), [(patches, 1024)], 0),
         ("product of a decoder", F.linear, [(rows, 2048), (6144, 2048)], 6 * rows * 2048 * 6144),
         (
@@ -90,6 +100,7 @@ def cases(scale: int) -> list[Case]:
             6 * patches * 1024 * 4096,
         ),
         ("attention of images, varlen", varlen(images), of_images, flops),
+        ("attention of images, varlen, cuDNN", varlen(images, cudnn=True), of_images, flops),
         *(
             (
                 f"attention of images, one by one, {each.name}",

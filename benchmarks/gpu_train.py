@@ -209,6 +209,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=8, help="processes that read")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="a tiny model, to try this file")
+    parser.add_argument("--compile", action="store_true", help="model.compile")
     parser.add_argument("--flow", type=json.loads, default={"chunk_slots": 1}, metavar="JSON")
     parser.add_argument("--parallel", type=json.loads, default={}, metavar="JSON")
     parser.add_argument("--out", type=Path, help="also write the JSON to this file")
@@ -257,6 +258,7 @@ def main() -> None:
             optim={"lr": 1e-5, "betas": [0.9, 0.999], "clip_norm": 1.0},
             flow={"ranks": 1, **given.flow},
             parallel=given.parallel,
+            compile=given.compile,
         )
         rounds = [
             measured(task, root / f"round-{number}", given.variants)

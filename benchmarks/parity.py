@@ -81,6 +81,7 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
                 "compute_dtype": given.dtype,  # The plain loop has no master weights.
                 "freeze": list(given.freeze),
                 "device": given.device,
+                "compile": given.compile,
             },
             # A thread starts sooner than a process.
             "data": {"path": folder / "data" / "train.jsonl", "workers": 0},
@@ -227,6 +228,7 @@ def compare(
         **layout_fields(given),
         "encoder": given.encoder,
         "backbone": given.backbone,
+        "compile": given.compile,
         "offload": given.offload,
         "mode": given.mode,
         "dtype": given.dtype,
@@ -317,6 +319,7 @@ def main() -> None:
             metavar="LEVEL[:N]",
             help=f"parallel.{module}.recompute, and recompute_layers: selective, full, full:2",
         )
+    parser.add_argument("--compile", action="store_true", help="model.compile")
     parser.add_argument("--offload", action="store_true", help="optim.offload")
     parser.add_argument("--mode", choices=("frozen", "strict"), default="strict")
     parser.add_argument("--dtype", choices=reference_loop.DTYPES, default="float32")

@@ -48,6 +48,7 @@ class Row:
     chunk_slots: int | None = None
     encoder: str = "replicated"
     backbone: str = "replicated"
+    compile: bool = False
     offload: bool = False
     logit_bytes: int = LOGIT_BYTES
     recompute_encoder: str = "none"
@@ -62,7 +63,7 @@ class Row:
             layout = f"colocated-{self.ranks}" + "-chunks" * (self.chunk_slots is not None)
         options = "-tied" * self.tied + "-groups" * self.groups + "-videos" * self.videos
         options += "-head-chunks" * (self.logit_bytes < LOGIT_BYTES)
-        options += "-offload" * self.offload
+        options += "-compiled" * self.compile + "-offload" * self.offload
         options += "".join(f"-lora-{part}-{rank}" for part, rank in self.lora)
         sharded = "".join(
             f"-{module}-{sharding}"
@@ -147,6 +148,20 @@ RECOMPUTED_ROWS = [
 ]
 """Each level, alone and beside sharding."""
 
+COMPILED_ROWS = [
+    Row(
+        compile=True,
+        backbone="full",
+        recompute_encoder="selective",
+        recompute_backbone="full",
+        lora=(("backbone", 4),),
+        **ONE_TWO,
+        **FORMS[0],
+    ),
+    Row(model="internvl", compile=True, **COLOCATED, **FORMS[0]),
+]
+"""Compiled sums have another order, in float64 as well where a model computes in float32."""
+
 SHARDINGS = get_args(Sharding)
 CROSS = [
     row
@@ -195,6 +210,7 @@ ROWS = [
     VIDEO_ROWS[0],
     Row(logit_bytes=4000, **ONE_TWO, **FLOAT64),
     *RECOMPUTED_ROWS,
+    *COMPILED_ROWS,
 ]
 """The rows that `make test-deep` runs."""
 

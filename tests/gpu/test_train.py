@@ -34,6 +34,8 @@ ROWS = [
         for model in list(MODELS)[1:]
         for mode in ("strict", "frozen")
     ),
+    Row(compile=True, dtype="float32", optimizer="sgd"),
+    Row(compile=True, dtype="bfloat16", optimizer="sgd"),
 ]
 
 

@@ -11,7 +11,8 @@ from flowtrain.cli.overrides import add_overrides
 _HELP = """
 Measures forward and backward passes of each kind of layer as a rank computes them, and the
 optimizer, at sizes up to train.microbatch_tokens. A profile that was ended early continues from its
-file. It holds for one model, dtype, device, number of threads, version of torch and depth.
+file. It holds for one model, dtype, device, number of threads, version of torch and depth, and for
+blocks that are compiled, or are not (model.compile).
 """
 
 

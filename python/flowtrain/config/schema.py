@@ -45,6 +45,9 @@ class ModelConfig:
     well."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of every rank: `cpu`, or `cuda` with one device per rank, by local rank."""
+    compile: bool = False
+    """Whether torch.compile compiles the blocks of the model, but for their attention, in the first
+    steps. A process that compiles for the CPU needs a C++ compiler."""
 
     def __post_init__(self) -> None:
         require(

@@ -36,6 +36,7 @@ class ProfileKey:
         threads: Threads of a rank.
         torch: Version of torch.
         depth: Maximum layers of a module that were built; 0 for all of them.
+        compiled: Whether torch.compile compiled its blocks.
     """
 
     model: str
@@ -44,6 +45,7 @@ class ProfileKey:
     threads: int
     torch: str
     depth: int = 0
+    compiled: bool = False
 
 
 def digest(layers: Sequence[Layer]) -> str:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 def usable(x: torch.Tensor) -> bool:
     """Whether the kernels compute an operator whose first argument is this."""
     return (
-        x.device.type == "cpu"
+        not torch.compiler.is_compiling()
+        and x.device.type == "cpu"
         and x.dtype == torch.float32
         and torch.get_num_threads() == 1
-        and not torch.compiler.is_compiling()
         and type(x) is torch.Tensor
     )
 

@@ -137,7 +137,8 @@ def _both_turned(
 def _on_device(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor) -> bool:
     """Whether the core's kernel for CUDA devices rotates these."""
     return (
-        _C.cuda_built
+        not torch.compiler.is_compiling()
+        and _C.cuda_built
         and q.is_cuda
         and q.dtype == k.dtype
         and q.dtype in _ON_DEVICE
@@ -145,7 +146,6 @@ def _on_device(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor) -> bool:
         and q.shape[:-3].numel() == 1
         and q.shape[-2:] == k.shape[-2:]
         and cos.numel() == q.shape[-2:].numel()
-        and not torch.compiler.is_compiling()
         and type(q) is torch.Tensor
     )
 

@@ -16,7 +16,12 @@ from flowtrain.plan.pools import Measured
 
 
 def measured_times(
-    path: Path, layers: Sequence[Layer], cluster: Cluster, *, extrapolate: bool = False
+    path: Path,
+    layers: Sequence[Layer],
+    cluster: Cluster,
+    *,
+    compiled: bool | None = None,
+    extrapolate: bool = False,
 ) -> dict[str, Measured]:
     """The measured times, by the name of the type of GPU that they hold for.
 
@@ -27,14 +32,18 @@ def measured_times(
         path: A file of `flowtrain profile`.
         layers: Layers of the model.
         cluster: The cluster.
+        compiled: Whether the blocks of the model will be compiled; None takes either.
         extrapolate: Whether to prolong the times beyond the sizes that were measured.
 
     Raises:
-        ProfileError: The file is no profile, or one of another model.
+        ProfileError: The file is no profile, or one of another model, or measured with blocks that
+            were compiled where these are not, or the reverse.
         ConfigError: The cluster has no such type.
         OSError: The file cannot be read.
     """
     profile = Profile.load(path)
+    if compiled is not None:
+        profile.check(replace(profile.key, compiled=compiled), str(path))
     device = profile.key.device
     known = device_accelerator(device)
     own = [name for name in cluster.pools if name not in ACCELERATORS]
@@ -53,7 +62,13 @@ def measured_times(
 
 
 def core_times(
-    path: Path, layers: Sequence[Layer], *, device: str, dtype: str, threads: int
+    path: Path,
+    layers: Sequence[Layer],
+    *,
+    device: str,
+    dtype: str,
+    threads: int,
+    compiled: bool,
 ) -> Tables:
     """The measured times on a core of this machine, extrapolated beyond the measured sizes.
 
@@ -63,11 +78,13 @@ def core_times(
         device: Name of the processor.
         dtype: Dtype of the training.
         threads: Threads of a rank.
+        compiled: Whether the blocks of the model will be compiled.
 
     Raises:
         ProfileError: The file is no profile, or one of another model or of other conditions.
         OSError: The file cannot be read.
     """
     profile = Profile.load(path)
-    profile.check(replace(profile.key, device=device, dtype=dtype, threads=threads), str(path))
+    key = replace(profile.key, device=device, dtype=dtype, threads=threads, compiled=compiled)
+    profile.check(key, str(path))
     return Tables(profile, layers, extrapolate=True)

@@ -17,6 +17,7 @@ from flowtrain.cost.flops import Grid
 from flowtrain.data.pixel_maker import PixelMaker, SamplePixels, StoredRows
 from flowtrain.data.records import Dataset
 from flowtrain.data.workers import WorkerPool
+from flowtrain.models.compiled import compile_blocks
 from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
@@ -169,6 +170,9 @@ class _Tower:
             before_load=freeze,
         )
         freeze(self._module)
+        self._compiled = config.model.compile
+        if self._compiled:
+            compile_blocks(family, self._module)
 
     def context(self) -> Context:
         return feature_context(
@@ -178,6 +182,7 @@ class _Tower:
             dtype=self._dtype,
             row_dtype=self._row_dtype,
             device=self._device,
+            compiled=self._compiled,
         )
 
     def __call__(self, image: SamplePixels, grid: Grid) -> torch.Tensor:

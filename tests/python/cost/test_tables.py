@@ -238,7 +238,7 @@ def test_a_profile_of_another_model_is_refused(profile: Profile) -> None:
         Tables(profile, wider)
 
 
-@pytest.mark.parametrize("name", ["model", "device", "dtype", "threads", "torch"])
+@pytest.mark.parametrize("name", ["model", "device", "dtype", "threads", "torch", "compiled"])
 def test_a_profile_of_other_conditions_is_not_continued(profile: Profile, name: str) -> None:
     other = replace(KEY, **{name: 7 if name == "threads" else "another"})
     with pytest.raises(ProfileError, match=rf"a\.json: measured for {name}=.* not for (7|another)"):

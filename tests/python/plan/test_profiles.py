@@ -40,15 +40,24 @@ def test_times_of_a_device_that_the_cluster_lacks_are_an_error(
         measured_times(Path("a.json"), [], cluster)
 
 
-@pytest.mark.parametrize("name", ["device", "dtype", "threads"])
+@pytest.mark.parametrize("name", ["device", "dtype", "threads", "compiled"])
 def test_times_of_other_cores_than_those_of_the_ranks_are_an_error(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend("Some CPU", monkeypatch)
-    conditions = {"device": "Some CPU", "dtype": "bfloat16", "threads": 1}
+    conditions = {"device": "Some CPU", "dtype": "bfloat16", "threads": 1, "compiled": False}
     core_times(Path("a.json"), [], **conditions)  # type: ignore[arg-type]
     with pytest.raises(ProfileError, match=f"a.json: measured for {name}="):
         core_times(Path("a.json"), [], **{**conditions, name: 2})  # type: ignore[arg-type]
+
+
+def test_times_of_blocks_that_were_not_compiled_are_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pretend("NVIDIA H100", monkeypatch)
+    assert measured_times(Path("a.json"), [], H100, compiled=False)
+    with pytest.raises(ProfileError, match="a.json: measured for compiled=False, and not for True"):
+        measured_times(Path("a.json"), [], H100, compiled=True)
 
 
 def pretend(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from flowtrain.data.pixel_maker import PixelMaker
 from flowtrain.data.text import joined
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import EventLog
+from flowtrain.models.compiled import compile_blocks
 from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.registry import family_for
@@ -91,6 +92,8 @@ class Alone:
             device=self._device,
         )
         recompute_blocks(self._family, model, config.parallel.of(side))
+        if config.model.compile:
+            compile_blocks(self._family, model)
         if isinstance(model, Backbone):
             model.logit_bytes = config.train.logit_bytes
         self._module = ModuleState.build(

@@ -54,6 +54,8 @@ class Task:
     """Section `flow` of the configuration of `flowtrain train`: its layout and mode."""
     parallel: dict[str, Any] = field(default_factory=dict)
     """Its section `parallel`."""
+    compile: bool = False
+    """Its `model.compile`; the plain loop compiles nothing."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.warmup < self.steps:
@@ -169,6 +171,7 @@ def flow_config(task: Task, run: Path) -> RunConfig:
                 "dtype": task.dtype,
                 "compute_dtype": task.dtype,  # The plain loop has no master weights.
                 "device": task.device,
+                "compile": task.compile,
                 # As the plain loop, which freezes all that encodes images.
                 "freeze": ["projector"] if task.frozen else [],
             },

@@ -100,7 +100,11 @@ def _searched(
 ) -> PlanReport:
     if config.flow.profile is not None:
         measured = measured_times(
-            config.flow.profile, model.layers, cluster, extrapolate=extrapolate
+            config.flow.profile,
+            model.layers,
+            cluster,
+            compiled=config.model.compile,
+            extrapolate=extrapolate,
         )
     else:
         measured = {} if calibrated is None else {cluster.groups[0].gpu.name: calibrated}

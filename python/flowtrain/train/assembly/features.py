@@ -36,6 +36,7 @@ def feature_cache(
             dtype=context.dtype,
             row_dtype=context.pool_dtype,
             device=context.world.device,
+            compiled=config.model.compile,
         ),
         width=context.family.row_width,
         always=cache.fetch == "always",

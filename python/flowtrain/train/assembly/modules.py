@@ -11,6 +11,7 @@ import torch
 from flowtrain.config.layout import ModuleName
 from flowtrain.config.load import dump
 from flowtrain.config.schema import RunConfig
+from flowtrain.models.compiled import compile_blocks
 from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.loading import load_weights
 from flowtrain.models.recompute import recompute_blocks
@@ -53,6 +54,8 @@ def build_module(name: ModuleName, config: RunConfig, context: RankContext) -> M
         before_load=partial(trained.freeze, part_of=family.part_of, dtype=context.dtype),
     )
     recompute_blocks(family, module, config.parallel.of(name))
+    if config.model.compile:
+        compile_blocks(family, module)
     if isinstance(module, Backbone):
         module.logit_bytes = config.train.logit_bytes
         if config.parallel_of(name).meets != "never":

@@ -164,6 +164,7 @@ def _on_cores(config: RunConfig, family: Family) -> Choice | None:
             device=cpu_name(),
             dtype=config.model.pass_dtype,
             threads=threads,
+            compiled=config.model.compile,
         ),
         cores=available_cores(),
         threads=threads,

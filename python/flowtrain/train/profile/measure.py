@@ -50,6 +50,7 @@ def measure(
         threads=threads,
         torch=torch.__version__,
         depth=depth,
+        compiled=config.model.compile,
     )
     profile = Profile(key=key, repeats=passes.repeats, joins=passes.joins)
     if out.exists():

@@ -28,6 +28,7 @@ def feature_context(
     dtype: torch.dtype,
     row_dtype: torch.dtype,
     device: torch.device,
+    compiled: bool,
 ) -> Context:
     """The context of the features that a rank computes.
 
@@ -40,6 +41,7 @@ def feature_context(
         dtype: Dtype of the passes.
         row_dtype: Dtype of the rows.
         device: Device of the encoder.
+        compiled: Whether its blocks are compiled.
     """
     on_cpu = device.type == "cpu"
     description: dict[str, Any] = {
@@ -56,6 +58,7 @@ def feature_context(
         "device": "cpu" if on_cpu else torch.cuda.get_device_name(device),
         "instructions": torch.backends.cpu.get_cpu_capability() if on_cpu else None,
         "threads": torch.get_num_threads() if on_cpu else None,
+        "compiled": compiled,
         "matmul_precision": torch.get_float32_matmul_precision(),
         "versions": {name: _version(name) for name in _PACKAGES},
     }

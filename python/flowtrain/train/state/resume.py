@@ -25,6 +25,7 @@ RULES: dict[str, Rule] = {
     "model.compute_dtype": "refused",
     "model.freeze": "refused",
     "model.device": "taken",
+    "model.compile": "taken",
     "data.path": "content",
     "data.dataset": "refused",
     "data.sources": "content",

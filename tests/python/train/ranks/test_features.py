@@ -29,6 +29,7 @@ def context_of(folder: Path, encoder: torch.nn.Module, **changes: Any) -> Contex
         "dtype": torch.float32,
         "row_dtype": torch.float32,
         "device": CPU,
+        "compiled": False,
     }
     return feature_context(encoder=encoder, folder=folder, **(given | changes))
 
@@ -52,6 +53,7 @@ def test_only_equal_towers_processors_and_dtypes_share_features(tmp_path: Path) 
 
     add(context_of(tmp_path, encoder, dtype=torch.bfloat16))
     add(context_of(tmp_path, encoder, row_dtype=torch.bfloat16))
+    add(context_of(tmp_path, encoder, compiled=True))
     add(context_of(tmp_path, encoder, family=family_for(tmp_path, projector_side="backbone")))
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
