@@ -49,6 +49,7 @@ Gateway::Gateway(std::shared_ptr<channel::Pool> pool, const OpenTransport& open)
       wakes_(make_eventfd("gateway of pool '" + pool_->name() + "'")),
       transport_(open(*this)),
       stagings_(*pool_, *transport_, waker_of(wakes_)),
+      maker_(*pool_, wakes_),
       leads_away_(pool_->control().geometry().num_rings, false) {
   space_ = std::make_unique<Watch>(pool_->control().header().space, wakes_,
                                    "gateway of pool '" + pool_->name() + "'");
@@ -91,7 +92,8 @@ void Gateway::admit(const Peer& peer) {
   const bool has_process = has_pool && connection.peer.process == peer.process;
   if (!connection.out) connection.out = std::make_unique<Export>(pool_, stagings_);
   if (!has_pool) {
-    connection.in = std::make_unique<Import>(*pool_, *transport_, leads_away_, peer.max_cells);
+    connection.in =
+        std::make_unique<Import>(*pool_, *transport_, maker_, leads_away_, peer.max_cells);
   }
   connection.since = !has_pool ? Since::kNew : has_process ? Since::kSame : Since::kReplaced;
   connection.peer = peer;

@@ -14,6 +14,7 @@
 #include "gateway/export.hpp"
 #include "gateway/import.hpp"
 #include "gateway/peer.hpp"
+#include "gateway/segment_maker.hpp"
 #include "gateway/stagings.hpp"
 #include "gateway/watch.hpp"
 #include "os/fd.hpp"
@@ -136,6 +137,7 @@ class Gateway final : private transport::Receiver {
   std::mutex mutex_;
   std::unique_ptr<transport::Transport> transport_;
   Stagings stagings_;
+  SegmentMaker maker_;
   std::vector<bool> leads_away_;                   // By the number of a ring: to another host.
   std::map<std::string, Connection> connections_;  // By the peer's name.
   std::vector<Ended> ended_;

@@ -29,9 +29,13 @@ Layout layout_of(const ItemHeader& header, std::uint64_t bytes) {
 
 }  // namespace
 
-Import::Import(channel::Pool& pool, transport::Transport& transport,
+Import::Import(channel::Pool& pool, transport::Transport& transport, SegmentMaker& maker,
                const std::vector<bool>& leads_away, std::uint32_t max_cells)
-    : pool_(pool), transport_(transport), leads_away_(leads_away), max_cells_(max_cells) {}
+    : pool_(pool),
+      transport_(transport),
+      maker_(maker),
+      leads_away_(leads_away),
+      max_cells_(max_cells) {}
 
 void Import::begin(std::uint64_t session, Since since) {
   session_ = session;
@@ -72,7 +76,7 @@ void Import::on_source(const SourcePart& part) {
     return;
   }
   try {
-    source.mirror = std::make_unique<Mirror>(pool_, transport_, source.parts);
+    source.mirror = std::make_unique<Mirror>(pool_, transport_, maker_, source.parts);
   } catch (const BadArgument& error) {
     throw BrokenRule("segment " + std::to_string(part.source) + ": " + error.what());
   }
@@ -170,7 +174,7 @@ bool Import::grant_waiting() {
 bool Import::try_grant(Entry& entry) {
   const auto source = sources_.find(entry.source);
   // Once the peer is told, it releases the item when this process is replaced: it must be safe.
-  if (source == sources_.end() || !source->second.mirror || !source->second.mirror->is_safe()) {
+  if (source == sources_.end() || !source->second.mirror || !source->second.mirror->is_ready()) {
     return false;
   }
   // The end of a lease wakes who waits for space, such as this gateway.

@@ -30,15 +30,15 @@ namespace flowtrain::gateway {
 ///
 /// Memory:   mirrors, and one entry for each cell of the peer's pool that has had an item.
 /// Threads:  one.
-/// Progress: never waits; Mirror.
+/// Progress: never waits.
 /// Ordering: an item is published after all its bytes arrived, and before the peer is told.
 /// Errors:   BrokenRule for what the peer may not send; otherwise as Pool and Producer.
 class Import {
  public:
   /// @param leads_away  By the number of a ring: whether its readers are elsewhere.
   /// @param max_cells   Of the peer's pool.
-  Import(channel::Pool& pool, transport::Transport& transport, const std::vector<bool>& leads_away,
-         std::uint32_t max_cells);
+  Import(channel::Pool& pool, transport::Transport& transport, SegmentMaker& maker,
+         const std::vector<bool>& leads_away, std::uint32_t max_cells);
 
   /// The peer may open a link to here, of this session.
   void begin(std::uint64_t session, Since since);
@@ -93,6 +93,7 @@ class Import {
 
   channel::Pool& pool_;
   transport::Transport& transport_;
+  SegmentMaker& maker_;
   const std::vector<bool>& leads_away_;
   std::uint32_t max_cells_;
   std::shared_ptr<transport::Link> link_;

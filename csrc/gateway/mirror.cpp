@@ -1,6 +1,7 @@
 #include "gateway/mirror.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.hpp"
 #include "channel/layout/dtype.hpp"
@@ -26,25 +27,24 @@ channel::Layout room(std::uint64_t bytes) {
 
 }  // namespace
 
-Mirror::Mirror(channel::Pool& pool, transport::Transport& transport,
+Mirror::Mirror(channel::Pool& pool, transport::Transport& transport, SegmentMaker& maker,
                const std::vector<SourcePart>& parts)
-    : pool_(pool),
-      transport_(transport),
-      segment_(pool.add_segment(carving_of(parts), true)),
-      memory_(pool.segments().memory_of(segment_)),
-      region_(transport.add_region(memory_->host(), memory_->bytes())) {}
+    : pool_(pool), transport_(transport), made_(maker.make(carving_of(parts))) {}
 
 Mirror::~Mirror() {
-  transport_.remove_region(region_);
-  try {
-    pool_.drop_segment(segment_);
-  } catch (const std::exception&) {
-    // The pool is closed, which drains all segments of this handle.
-  }
+  if (memory_) transport_.remove_region(region_);
 }
 
-bool Mirror::is_safe() noexcept {
+bool Mirror::is_ready() {
   if (is_safe_) return true;
+  if (!memory_) {
+    segment_ = made_->number();
+    if (segment_ == 0) return false;
+    pool_.check_open();
+    auto memory = pool_.segments().memory_of(segment_);
+    region_ = transport_.add_region(memory->host(), memory->bytes());
+    memory_ = std::move(memory);
+  }
   const channel::Control& control = pool_.control();
   const auto word =
       control.segment(segment_ - 1).word.load(std::memory_order_acquire);  // sync: segment.word

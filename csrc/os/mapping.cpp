@@ -45,28 +45,38 @@ Mapping::~Mapping() {
   if (data_ != nullptr && !keep_) ::munmap(data_, bytes_);
 }
 
-void prefault(std::byte* data, std::size_t bytes, const std::string& what) {
+bool prefault(std::byte* data, std::size_t bytes, const std::string& what,
+              const Interrupted& interrupted) {
   constexpr std::size_t kShare = std::size_t{64} << 20;
-  const std::size_t workers = std::clamp<std::size_t>(bytes / kShare, 1, cores().size());
   // A multiple of any page size, since the kernel refuses an unaligned start.
-  constexpr std::size_t kPages = std::size_t{2} << 20;
-  const std::size_t step = round_up(bytes / workers + 1, kPages);
+  constexpr std::size_t kPiece = std::size_t{16} << 20;
+  const std::size_t workers = std::clamp<std::size_t>(bytes / kShare, 1, cores().size());
+  std::atomic<std::size_t> next = 0;
   std::atomic<int> failed = 0;
-  const auto touch = [&](std::size_t from) {
-    const bool done =
-        ::madvise(data + from, std::min(step, bytes - from), MADV_POPULATE_WRITE) == 0;
-    // EINVAL: older kernels lack this advice; pages are then touched at first use.
-    if (!done && errno != EINVAL) failed.store(errno, std::memory_order_relaxed);
+  const auto end = [&] { next.store(bytes, std::memory_order_relaxed); };
+  const auto touch = [&](const Interrupted& ended) {
+    for (std::size_t from; (from = next.fetch_add(kPiece, std::memory_order_relaxed)) < bytes;) {
+      if (ended && ended()) return end(), false;
+      const bool done =
+          ::madvise(data + from, std::min(kPiece, bytes - from), MADV_POPULATE_WRITE) == 0;
+      // EINVAL: older kernels lack this advice; pages are then touched at first use.
+      if (!done && errno != EINVAL) {
+        failed.store(errno, std::memory_order_relaxed);
+        end();
+      }
+    }
+    return true;
   };
+  bool is_whole = false;
   {
     std::vector<std::jthread> threads;
-    for (std::size_t from = step; from < bytes; from += step) {
+    for (std::size_t i = 1; i < workers; ++i) {
       threads.push_back(start_thread(what, "touches pages, which prefault=False omits",
-                                     [&touch, from](const std::stop_token&) { touch(from); }));
+                                     [&touch](const std::stop_token&) { touch({}); }));
     }
-    touch(0);
+    is_whole = touch(interrupted);
   }
-  if (failed == 0) return;
+  if (failed == 0) return is_whole;
   errno = failed;
   throw_errno(what + ": cannot touch all of its " + std::to_string(bytes) + " bytes");
 }

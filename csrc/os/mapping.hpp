@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "os/fd.hpp"
 
 namespace flowtrain::os {
@@ -39,10 +40,14 @@ class Mapping {
 };
 
 /// Touches every page of mapped memory, on all cores that the caller may use: the first touch of a
-/// page costs more than any copy.
+/// page costs more than any copy. It does so in pieces, between which other threads can map memory.
+///
+/// @param interrupted  Called between the pieces, by the calling thread.
+/// @returns False if `interrupted` ended it.
 ///
 /// Errors: SystemCallError, naming `what`, if the kernel has no memory for a page.
-void prefault(std::byte* data, std::size_t bytes, const std::string& what);
+bool prefault(std::byte* data, std::size_t bytes, const std::string& what,
+              const Interrupted& interrupted = {});
 
 /// A memfd of fixed size: sealed against shrinking and growing, so that no peer can make an
 /// access fault by truncating it.

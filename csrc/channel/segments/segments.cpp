@@ -84,15 +84,19 @@ std::optional<Segments::Claim> Segments::claim(const memory::Carving& carving, s
   }
 }
 
-std::uint32_t Segments::make(const Claim& claim, const memory::Carving& carving, bool prefault) {
+std::uint32_t Segments::make(const Claim& claim, const memory::Carving& carving, bool prefault,
+                             const Interrupted& interrupted) {
   const auto& [index, word, place] = claim;
   const std::lock_guard lock(adding_mutex_);
   try {
     check_open();
     auto made = unmapper_->share(
         usable_resource(index, place).allocate(place.device, carving.bytes, table_.name(index)));
-    if (prefault && made->host() != nullptr)
-      os::prefault(made->host(), made->bytes(), table_.text(index));
+    if (prefault && made->host() != nullptr &&
+        !os::prefault(made->host(), made->bytes(), table_.text(index), interrupted)) {
+      table_.cancel(index, word);
+      return 0;
+    }
     call_hooks(*made, index);
     table_.fill(index, carving);
     local_.store(index, std::move(made), generation_of(word));

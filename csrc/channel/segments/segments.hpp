@@ -83,8 +83,12 @@ class Segments {
   /// claimed segment until it is made, or its owner dies.
   std::optional<Claim> claim(const memory::Carving& carving, std::uint16_t owner,
                              const Interrupted& interrupted, const memory::Place& place = {});
-  /// Makes the memory of a claimed segment. Returns the number of the segment.
-  std::uint32_t make(const Claim& claim, const memory::Carving& carving, bool prefault);
+  /// Makes the memory of a claimed segment.
+  ///
+  /// @param interrupted  Ends the prefault. Called under a lock of this handle: it may not use it.
+  /// @returns Number of the segment; 0 if `interrupted` ended the prefault.
+  std::uint32_t make(const Claim& claim, const memory::Carving& carving, bool prefault,
+                     const Interrupted& interrupted = {});
   SlabView resolve(memory::Address address, std::uint64_t bytes);
   /// Maps the memory that owners have handed out, sends requests for new segments, and drops dead
   /// ones; false while an answer is missing. A mapped segment outlives its owner, so this is done

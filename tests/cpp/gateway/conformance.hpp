@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <random>
+#include <thread>
 
 #include "gateway/host.hpp"
 
@@ -90,6 +92,42 @@ inline void a_mirror_ends_with_its_source(const Subject& s) {
   leaving->close();
 }
 
+/// Everything else goes on while the memory of a mirror is being made, and the end of the gateway
+/// leaves none of it.
+inline void a_mirror_in_the_making_holds_up_nothing(const Subject& s) {
+  std::atomic<int> making = 0, made = 0;
+  const auto make = [&](const auto&...) -> std::shared_ptr<void> {
+    const int number = ++making;
+    for (const Deadline deadline = Deadline::in(30); made < number;) {
+      CHECK(!deadline.passed());
+      std::this_thread::yield();
+    }
+    return nullptr;
+  };
+  Pair pair(s);
+  pair.a.gateway->route("b", {"both"});
+  const std::uint32_t segment = add_classes(pair.a);
+  Flow first(pair.a, pair.b, "at-b", segment, size_in_classes, 1);
+  pair.run([&] { return first.step(), first.is_done(); });
+  made = 1;  // For the mirror that is there.
+  pair.b.gateway->pool().segments().attach("slow", make);
+  Flow waits(pair.a, pair.b, "both", add_classes(pair.a), size_in_classes, 1);
+  waits.step();
+  pair.run([&] { return making == 2; });
+  Flow goes_on(pair.a, pair.b, "at-b", segment, size_in_classes, 30);
+  pair.run([&] { return goes_on.step(), goes_on.is_done(); });
+  waits.step();
+  CHECK(!waits.is_done());
+  made = 2;
+  pair.run([&] { return waits.step(), waits.is_done(); });
+  Flow last(pair.a, pair.b, "both", add_classes(pair.a), size_in_classes, 1);
+  last.step();
+  pair.run([&] { return making == 3; });
+  const std::jthread ends([&] { made = 3; });
+  pair.b.gateway.reset();
+  CHECK(channel::segment_infos(pair.b.others->control()).empty());
+}
+
 /// A link that ends at any moment, at either end, loses nothing and repeats nothing.
 inline void a_new_link_goes_on_where_the_last_one_ended(const Subject& s, std::uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -172,7 +210,8 @@ inline void a_link_that_ended_is_not_answered(const Subject& s) {
 inline void check(const Subject& s) {
   for (const auto each : {items_cross_intact_and_once, space_returns_with_the_release_of_the_reader,
                           a_wait_is_ended_by_what_happens, a_mirror_ends_with_its_source,
-                          a_forgotten_host_repeats_nothing, a_link_that_ended_is_not_answered}) {
+                          a_mirror_in_the_making_holds_up_nothing, a_forgotten_host_repeats_nothing,
+                          a_link_that_ended_is_not_answered}) {
     each(s);
   }
 }

@@ -1,5 +1,8 @@
 // Gateways over TCP.
 
+#include <string>
+
+#include "base/error.hpp"
 #include "gateway/breaches.hpp"
 #include "gateway/conformance.hpp"
 #include "transport/sockets/sockets.hpp"
@@ -35,6 +38,24 @@ void a_lack_of_grants_is_a_wait() {
   CHECK(message_of<Granted>(peer.messages[2]).item == (Name{3, 1}));
 }
 
+/// What a thread of the gateway cannot make is an error of the gateway.
+void a_mirror_without_room_ends_the_gateway() {
+  const Subject subject = subject_with(2);
+  Peculiar peer(subject);
+  peer.send(SourcePart{.source = Peculiar::kSource,
+                       .part = 0,
+                       .num_parts = 1,
+                       .slab_bytes = 128,
+                       .count = 1000,
+                       .bytes = 128000});
+  peer.send(Want{.ring = 0, .source = Peculiar::kSource, .item = {1, 1}, .bytes = 100});
+  try {
+    peer.run([] { return false; });
+  } catch (const PoolSpace& error) {
+    CHECK(std::string(error.what()).find("a segment of 1000 slabs") != std::string::npos);
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -42,6 +63,7 @@ int main() {
   check(subject);
   check_breaches(subject);
   a_lack_of_grants_is_a_wait();
+  a_mirror_without_room_ends_the_gateway();
   for (const std::uint64_t seed : {1, 2, 3, 4}) {
     a_new_link_goes_on_where_the_last_one_ended(subject, seed);
     a_replaced_gateway_goes_on(subject, seed);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -65,9 +66,23 @@ void memory_that_cannot_be_touched_is_an_error() {
   os::prefault(mapping.data(), 4096, "touched");
 }
 
+void a_prefault_that_is_interrupted_touches_no_more() {
+  constexpr std::size_t kBytes = 100 << 20;  // Few enough for one thread.
+  const os::Fd fd = os::sealed_memfd("touched", kBytes);
+  const os::Mapping mapping(fd, kBytes, "touched");
+  int calls = 0;
+  CHECK(!os::prefault(mapping.data(), kBytes, "touched", [&] { return ++calls == 2; }));
+  struct stat info{};
+  CHECK(::fstat(fd.get(), &info) == 0 && calls == 2 &&
+        info.st_blocks * 512 < static_cast<long>(kBytes) / 2);
+  CHECK(os::prefault(mapping.data(), kBytes, "touched", [] { return false; }));
+  CHECK(::fstat(fd.get(), &info) == 0 && info.st_blocks * 512 >= static_cast<long>(kBytes));
+}
+
 }  // namespace
 
 int main() {
+  a_prefault_that_is_interrupted_touches_no_more();
   memory_that_cannot_be_touched_is_an_error();
   only_a_memfd_with_all_seals_is_sealed();
   memory_is_never_executed_where_the_kernel_can_forbid_it();
