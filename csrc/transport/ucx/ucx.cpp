@@ -23,17 +23,24 @@ using ucx::Outgoing;
 /// Time for a peer to close after it was refused.
 constexpr std::int64_t kPatienceNs = 2'000'000'000;
 
+constexpr const char* kNoEvents = "transport UCX: cannot wait for events";
+
+int checked(int result) {
+  if (result < 0) throw_errno(kNoEvents);
+  return result;
+}
+
 class Ucx final : public Transport {
  public:
   Ucx(const std::string& host, Receiver& receiver, const UcxOptions& options,
       std::uint32_t max_grants)
       : Transport(receiver, max_grants),
-        engine_(ucx::open_library(options.search), host, options, grants_),
-        epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-        timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)) {
-    if (!epoll_ || !timer_) throw_errno("transport UCX: cannot make an epoll set");
-    watch(engine_.worker()->event_fd());
-    watch(timer_.get());
+        epoll_(checked(::epoll_create1(EPOLL_CLOEXEC))),
+        timer_(checked(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC))),
+        engine_(ucx::open_library(options.search), host, options, grants_) {
+    engine_.worker()->watch_in(epoll_.get(), kNoEvents);
+    epoll_event event{EPOLLIN, {.fd = timer_.get()}};
+    checked(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, timer_.get(), &event));
   }
   ~Ucx() override {
     for (const auto& link : outgoing_) link->abort();
@@ -72,7 +79,7 @@ class Ucx final : public Transport {
 
   std::shared_ptr<Link> connect(const std::string& address, const Session& session) override {
     auto link = std::make_shared<Outgoing>(engine_, ucx::parse_peer(address), session, receiver_);
-    watch(link->worker()->event_fd());
+    link->worker()->watch_in(epoll_.get(), kNoEvents);
     link->greet(session.ticket);
     outgoing_.push_back(link);
     return link;
@@ -123,13 +130,6 @@ class Ucx final : public Transport {
   }
 
  private:
-  void watch(int fd) {
-    epoll_event event{EPOLLIN, {.fd = fd}};
-    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-      throw_errno("transport UCX: cannot wait for events");
-    }
-  }
-
   /// Answers the peers that have opened a session. The receiver is told afterwards, since it may
   /// end sessions.
   void look_at_door() {
@@ -173,9 +173,9 @@ class Ucx final : public Transport {
     ::timerfd_settime(timer_.get(), 0, &set, nullptr);
   }
 
-  ucx::Engine engine_;
   os::Fd epoll_;
   os::Fd timer_;
+  ucx::Engine engine_;
   bool timer_runs_ = false;
   std::vector<std::shared_ptr<Incoming>> incoming_;
   std::vector<std::shared_ptr<Outgoing>> outgoing_;

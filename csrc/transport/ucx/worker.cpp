@@ -1,5 +1,7 @@
 #include "transport/ucx/worker.hpp"
 
+#include <sys/epoll.h>
+
 #include <charconv>
 
 #include "base/error.hpp"
@@ -20,7 +22,17 @@ Worker::Worker(const Library& library, Context* context, Handler handler, void* 
   }
 }
 
-Worker::~Worker() { calls_.worker_destroy(worker_); }
+Worker::~Worker() {
+  // That UCX closes the descriptor ends its events only if no forked child has it.
+  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, event_fd_, nullptr);
+  calls_.worker_destroy(worker_);
+}
+
+void Worker::watch_in(int epoll, const std::string& what) {
+  epoll_event event{EPOLLIN, {.fd = event_fd_}};
+  if (::epoll_ctl(epoll, EPOLL_CTL_ADD, event_fd_, &event) != 0) throw_errno(what);
+  epoll_ = epoll;
+}
 
 void Worker::start(const Library& library, Handler handler, void* arg, const std::string& what) {
   check(library, calls_.worker_get_efd(worker_, &event_fd_), "ucp_worker_get_efd", what);

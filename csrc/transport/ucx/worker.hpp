@@ -19,12 +19,13 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
 
   WorkerHandle* get() const { return worker_; }
-  int event_fd() const { return event_fd_; }
+  /// Lets events come in an epoll set, which outlives it.
+  void watch_in(int epoll, const std::string& what);
   /// For the endpoints of others.
   const std::string& address() const { return address_; }
   /// Lets UCX work. False if there was nothing to do.
   bool progress() { return calls_.worker_progress(worker_) != 0; }
-  /// Prepares a wait for event_fd. False if there is something to do at once.
+  /// Prepares a wait for events. False if there is something to do at once.
   bool arm() { return calls_.worker_arm(worker_) != kErrBusy; }
 
  private:
@@ -33,6 +34,7 @@ class Worker {
   const Calls& calls_;
   WorkerHandle* worker_ = nullptr;
   int event_fd_ = -1;  // UCX closes it.
+  int epoll_ = -1;
   std::string address_;
 };
 

@@ -1,7 +1,9 @@
 // UCX over TCP: what every transport must do, with eager and with announced payloads, and what UCX
 // alone could do. Skipped if there is no UCX; FLOWTRAIN_TEST_UCX names a copy.
 
+#include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -231,6 +233,17 @@ void bytes_that_are_not_of_ucx_do_no_harm() {
   another_session_works_beside(attacked);
 }
 
+/// A forked child keeps the descriptors of its parent, and with them what UCX has signaled.
+void a_link_that_a_child_inherited_has_no_events_after_its_end() {
+  Pair pair(kEager);
+  os::Child<std::function<void()>> child([] { ::pause(); });
+  settle({&pair.b});
+  pair.link->abort();
+  settle({&pair.a});
+  pollfd ready{pair.a.transport->progress_fd(), POLLIN, 0};
+  CHECK(pair.a.transport->arm() && ::poll(&ready, 1, 50) == 0);
+}
+
 void what_cannot_be_opened_says_why() {
   Host host(kEager);
   UcxOptions wrong = options();
@@ -263,6 +276,7 @@ int main(int count, char** arguments) {
   malformed_messages_are_refused();
   regions_are_registered_once();
   a_refused_peer_that_lingers_is_closed();
+  a_link_that_a_child_inherited_has_no_events_after_its_end();
   an_acknowledgement_without_a_welcome_ends_the_link();
   // A UCX that is built with assertions, such as Debian's, ends the process instead.
   if (std::getenv("FLOWTRAIN_TEST_UCX") != nullptr) bytes_that_are_not_of_ucx_do_no_harm();
