@@ -20,7 +20,7 @@ namespace {
 
 /// Time for a peer to open a session, or to close after it was refused.
 constexpr std::int64_t kPatienceNs = 2'000'000'000;
-constexpr std::size_t kMaxStrangers = 64;
+constexpr std::ptrdiff_t kMaxStrangers = 64;
 
 class Sockets final : public Transport {
  public:
@@ -74,6 +74,7 @@ class Sockets final : public Transport {
 
   std::string explain() const override {
     std::string found = "sockets (TCP) at " + address_;
+    if (!listens_) found += "\n  no descriptor is left for new links; raise the limit (ulimit -n)";
     for (const auto& link : outgoing_) {
       if (!link->error().empty()) continue;
       found += "\n  to " + link->peer() + ": " + std::to_string(link->pending()) + " pending";
@@ -111,15 +112,22 @@ class Sockets final : public Transport {
     const bool lacks =
         !socket && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM);
     if (lacks) listen(false);
-    // Of too many strangers the last are dropped, so that they cannot use up all descriptors.
-    if (!socket || strangers() >= kMaxStrangers) return;
+    if (!socket) return;
     incoming_.push_back(
         std::make_unique<Incoming>(epoll_.get(), std::move(socket), grants_, receiver_));
+    limit_strangers();
   }
 
-  std::size_t strangers() const {
-    return static_cast<std::size_t>(std::ranges::count_if(
-        incoming_, [](const auto& each) { return each->is_stranger() && each->is_open(); }));
+  /// Of too many strangers the oldest is dropped, so that they cannot use up all descriptors: a
+  /// peer opens its session at once, and so gets in whatever comes beside it.
+  void limit_strangers() {
+    const auto is_stranger = [](const auto& each) {
+      return each->is_stranger() && each->is_open();
+    };
+    if (std::ranges::count_if(incoming_, is_stranger) <= kMaxStrangers) return;
+    Incoming& oldest = **std::ranges::find_if(incoming_, is_stranger);
+    oldest.on_ready(EPOLLIN);  // Its hello may have come while the receiver was busy.
+    if (oldest.is_stranger()) oldest.close();
   }
 
   /// Drops what is closed, closes what is overdue, and sets the timer for the rest.
