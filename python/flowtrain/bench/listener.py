@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
 from typing import Any
@@ -14,7 +14,9 @@ from flowtrain.bench.conditions import conditions
 from flowtrain.bench.isolated import failure_of, telling
 from flowtrain.bench.peer import BUSY, ERROR, PURPOSE, READY, Endpoint, identity
 from flowtrain.bench.ucx_copy import UcxCopy
-from flowtrain.hosts import Control, HostError, HostLeft, admit
+from flowtrain.hosts import Control, HostError, HostLeft
+from flowtrain.hosts.entrance import Entrance, Port
+from flowtrain.hosts.handshake import Session
 from flowtrain.hosts.ucx import copies_in_packages
 from flowtrain.train.launch.stops import first_of
 
@@ -36,19 +38,20 @@ async def listening(
     Returns:
         Address and port.
     """
-    listener = _Listener(at.token, ucx, tell)
+    listener = _Listener(ucx, tell)
     tasks: set[asyncio.Task[None]] = set()
 
-    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(listener.serve(reader, writer))
+    def start(work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    server = await asyncio.start_server(accept, at.host, at.port)
+    entrance = Entrance(at.token, identity(), listener.serve, tell, start)
+    port = Port(at.host, at.port, entrance.take, tell)
     try:
-        yield server.sockets[0].getsockname()[:2]
+        yield port.address
     finally:
-        server.close()
+        await port.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -57,14 +60,15 @@ async def listening(
 class _Listener:
     """Peers that have connected, of which one is served at a time."""
 
-    def __init__(self, token: bytes, ucx: str, tell: Callable[[str], None]) -> None:
-        self._token, self._ucx, self._tell = token, ucx, tell
+    def __init__(self, ucx: str, tell: Callable[[str], None]) -> None:
+        self._ucx, self._tell = ucx, tell
         self._turn = asyncio.Lock()
         self._served = ""
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, session: Session
+    ) -> None:
         try:
-            session = await admit(reader, writer, self._token, identity())
             if session.peer.purpose != PURPOSE:
                 writer.close()  # A gateway, of a run with the same token.
                 return

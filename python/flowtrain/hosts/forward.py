@@ -7,6 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from flowtrain.hosts.entrance import Port
 from flowtrain.hosts.handshake import HostError, Session
 
 Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
@@ -80,7 +81,7 @@ class Forward:
 
     def __init__(self, connect: Connect, tell: Callable[[str], None]) -> None:
         self._connect, self._tell = connect, tell
-        self._server: asyncio.Server | None = None
+        self._port: Port | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> str:
@@ -91,13 +92,13 @@ class Forward:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-        self._server = await asyncio.start_server(accept, _LOOPBACK, 0)
-        return "{}:{}".format(*self._server.sockets[0].getsockname()[:2])
+        self._port = Port(_LOOPBACK, 0, accept, self._tell)
+        return "{}:{}".format(*self._port.address)
 
     async def close(self) -> None:
         """End all connections."""
-        if self._server is not None:
-            self._server.close()
+        if self._port is not None:
+            await self._port.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -9,11 +9,12 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
+from flowtrain.hosts.entrance import Entrance, Port, Serve
 from flowtrain.hosts.guests import Guests
 from flowtrain.hosts.handshake import (
     HostError,
@@ -21,7 +22,6 @@ from flowtrain.hosts.handshake import (
     HostRefused,
     Identity,
     Session,
-    admit,
     join,
 )
 from flowtrain.hosts.peering import Facts, Peering
@@ -45,7 +45,6 @@ _VERDICT_S = 0.3
 _LEAVE_S = 1.0
 
 Payloads = Literal["tcp", "ucx", "gpudirect"]
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter, Session], Awaitable[None]]
 
 
 class HostGateway:
@@ -100,7 +99,7 @@ class HostGateway:
         # By name and address: a host that comes again listens elsewhere.
         self._meetings: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._gone: dict[str, list[asyncio.TimerHandle]] = {}
-        self._server: asyncio.Server | None = None
+        self._port: Port | None = None
         self._loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = self._loop.create_future()
         self._is_closing = threading.Event()
@@ -118,14 +117,10 @@ class HostGateway:
         Returns:
             Address and port.
         """
-
-        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self._track(self._accept(reader, writer))
-
-        self._server = await asyncio.start_server(accept, host, port)
-        address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
-        self._facts = replace(self._facts, listens="{}:{}".format(*address))
-        return address
+        entrance = Entrance(self._token, self._identity, self._entered, self._tell, self._track)
+        self._port = Port(host, port, entrance.take, self._tell)
+        self._facts = replace(self._facts, listens="{}:{}".format(*self._port.address))
+        return self._port.address
 
     def join(self, host: str, port: int, *, timeout_s: float) -> asyncio.Task[None]:
         """Go to a peer, and again whenever the connection ends.
@@ -149,7 +144,7 @@ class HostGateway:
         return task
 
     async def _join_first(self, host: str, port: int, timeout_s: float) -> None:
-        if self._server is None:
+        if self._port is None:
             await self.listen(self._interface, 0)
         await self._join(host, port, timeout_s)
 
@@ -237,8 +232,8 @@ class HostGateway:
 
     async def close(self, why: str) -> None:
         """End all connections, and tell the peers why. Items for them go back to their rings."""
-        if self._server is not None:
-            self._server.close()
+        if self._port is not None:
+            await self._port.close()
         self._is_closing.set()
         with suppress(FlowTrainError):  # Of a pool that has failed.
             ranks = self._guests.own()
@@ -274,10 +269,11 @@ class HostGateway:
             tell=self._tell,
         )
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _entered(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, session: Session
+    ) -> None:
+        purpose = session.peer.purpose
         try:
-            session = await admit(reader, writer, self._token, self._identity)
-            purpose = session.peer.purpose
             if purpose == self._identity.purpose:
                 await self._last(self._peering(reader, writer, session))
             elif purpose in self._serves:
