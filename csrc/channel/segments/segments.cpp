@@ -10,15 +10,11 @@
 
 namespace flowtrain::channel {
 
-std::string Segments::socket_of(std::uint16_t lane) const {
-  return os::path_in(folder_, std::to_string(lane) + ".sock");
-}
-
 /// Under adding_mutex_.
 void Segments::start_server(std::uint16_t lane) {
   if (server_) return;
   server_ =
-      std::make_unique<os::FdServer>("pool '" + pool_ + "'", socket_of(lane), nonce_,
+      std::make_unique<os::FdServer>("pool '" + pool_ + "'", socket_of(folder_, lane), nonce_,
                                      [this](std::uint64_t segment) { return serve(segment); });
 }
 
@@ -133,7 +129,7 @@ Segments::MapResult Segments::map(std::uint32_t index, When when) {
   check_open();
   local_.drop_stale(index);
   const SegmentWord word = table_.word(index);
-  std::optional<Request>& request = (*requests_)[index];
+  std::optional<MemoryRequest>& request = (*requests_)[index];
   if (!has_memory(word)) {
     request.reset();
     return MapResult::kGone;
@@ -144,41 +140,31 @@ Segments::MapResult Segments::map(std::uint32_t index, When when) {
     local_.skip(index, word, LocalSegments::Skip::kUntilUse);
     return MapResult::kGone;
   }
-  if (!request || request->generation != generation_of(word)) {
-    const Deadline deadline = Deadline::in(kOwnerResponseS);
-    request.emplace(generation_of(word), deadline, owner_of(word), deadline);
+  if (!request || request->generation() != generation_of(word)) {
+    request.emplace(control_, lanes_, folder_, table_.text(index), index, word);
   }
   try {
     return map(index, word, *request);
   } catch (const MemoryUnreachable& error) {
-    request->failure = error.what();
+    request->set_failure(error.what());
     local_.skip(index, word, LocalSegments::Skip::kUnreachable);
     throw;
   } catch (const Error& error) {
-    request->failure = error.what();
+    request->set_failure(error.what());
     throw;
   }
 }
 
-Segments::MapResult Segments::map(std::uint32_t index, SegmentWord word, Request& request) {
+Segments::MapResult Segments::map(std::uint32_t index, SegmentWord word, MemoryRequest& request) {
   const SegmentEntry& entry = control_.segment(index);
   const memory::Place place = entry.place();
   const memory::Resource& resource = usable_resource(index, place);
-  std::optional<os::PendingAnswer>& pending = request.pending;
   const auto is_current = [&] {
     const SegmentWord now = table_.word(index);
     return generation_of(now) == generation_of(word) && has_memory(now);
   };
-  const auto ask = [&](std::uint16_t holder) {
-    request.holder = holder;
-    request.patience = Deadline::in(kOwnerResponseS);
-    pending.emplace(table_.text(index), socket_of(holder),
-                    os::FdRequest{nonce_, address_of(index, word)});
-  };
-  if (!pending) ask(request.holder);
-  if (!pending->waiting()) {
-    std::optional<os::Exported> answer = pending->answer();
-    pending.reset();
+  if (request.is_answered()) {
+    std::optional<os::Exported> answer = request.take();
     const std::uint64_t bytes = entry.bytes;
     if (!is_current()) return MapResult::kGone;
     std::unique_ptr<memory::Memory> imported;
@@ -192,36 +178,9 @@ Segments::MapResult Segments::map(std::uint32_t index, SegmentWord word, Request
       control_.header().space.notify();  // Waiting leases use only mapped segments.
       return MapResult::kMapped;
     }
-    if (answer) request.refused.insert(request.holder);
+    if (answer) request.refuse();
   }
-  // The request to a living holder may still be answered, or be sent again.
-  const std::optional<std::uint16_t> holder = holder_of(index, word, request);
-  if (!holder || !(pending || os::is_linked(folder_))) return MapResult::kGone;
-  if (*holder != request.holder) ask(*holder);
-  return MapResult::kAwaited;
-}
-
-/// The living handle to get the memory of a segment from: its owner, or when that is gone, one that
-/// has mapped it; the next one if the last one asked does not answer.
-std::optional<std::uint16_t> Segments::holder_of(std::uint32_t index, SegmentWord word,
-                                                 const Request& request) const noexcept {
-  const auto can_answer = [&](std::uint16_t lane) {
-    return !lanes_.holds(lane) && !request.refused.contains(lane) && lanes_.is_alive(lane);
-  };
-  const std::uint16_t owner = owner_of(word);
-  if (can_answer(owner)) return owner;
-  const std::uint32_t lanes = lanes_.size();
-  const bool next = !request.pending || request.patience.passed();
-  const std::uint32_t first = request.holder + (next ? 1U : 0U);
-  for (std::uint32_t i = 0; i < lanes; ++i) {
-    const auto number = static_cast<std::uint16_t>((first + i) % lanes);
-    const Lane& lane = control_.lane(number);
-    const auto mapped = lane.mapped[index].load(std::memory_order_acquire);  // sync: lane.mapped
-    if (mapped == generation_of(word) && lane.role == LaneRole::kPool && can_answer(number)) {
-      return number;
-    }
-  }
-  return std::nullopt;
+  return request.ask_on() ? MapResult::kAwaited : MapResult::kGone;
 }
 
 SlabView Segments::resolve(memory::Address address, std::uint64_t bytes) {
@@ -269,7 +228,7 @@ bool Segments::map_all(const Deadline& deadline, const Interrupted& interrupted)
 bool Segments::may_answer() const {
   const std::unique_lock lock(mapping_mutex_, std::try_to_lock);
   return !lock || std::any_of(requests_->begin(), requests_->end(), [](const auto& request) {
-    return request && !request->deadline.passed();
+    return request && !request->deadline().passed();
   });
 }
 
@@ -277,9 +236,8 @@ std::vector<int> Segments::pending_sockets() {
   std::vector<int> sockets;
   const std::unique_lock lock(mapping_mutex_, std::try_to_lock);
   if (!lock) return sockets;
-  for (const std::optional<Request>& request : *requests_) {
-    if (!request || !request->pending) continue;
-    if (const int socket = request->pending->socket(); socket >= 0) sockets.push_back(socket);
+  for (const std::optional<MemoryRequest>& request : *requests_) {
+    if (request && request->socket() >= 0) sockets.push_back(request->socket());
   }
   return sockets;
 }
@@ -299,16 +257,16 @@ std::string Segments::unmapped() const {
     const SegmentWord word = table_.word(i);
     const bool making = state_of(word) == SegmentState::kMaking;
     if (!(making || has_memory(word)) || local_.is_mapped(i, word)) continue;
-    const Request* const request = lock && (*requests_)[i] ? &*(*requests_)[i] : nullptr;
+    const MemoryRequest* const request = lock && (*requests_)[i] ? &*(*requests_)[i] : nullptr;
     const bool owned = lanes_.is_alive(owner_of(word));
-    const std::uint16_t lane = !owned && request ? request->holder : owner_of(word);
+    const std::uint16_t lane = !owned && request ? request->holder() : owner_of(word);
     if (!lanes_.is_alive(lane)) continue;
     const std::string who = (owned ? "its owner " : "") + control_.name_of(lane);
     all += "; " + table_.text(i);
     if (making) {
       all += " is still being made by " + who;
-    } else if (request && !request->failure.empty()) {
-      all += " is not mapped here, because that failed: " + request->failure;
+    } else if (request && !request->failure().empty()) {
+      all += " is not mapped here, because that failed: " + request->failure();
     } else if (local_.is_skipped(i, word)) {
       all += " is of a device, and mapped here only for a producer of that segment";
     } else {
@@ -371,7 +329,7 @@ void Segments::close(bool keep_devices) {
     closed_ = true;  // No segment is made after this, so the drain that follows finds all.
     server_.reset();
     hooks_.clear();
-    *requests_ = {};
+    for (std::optional<MemoryRequest>& request : *requests_) request.reset();
     dropped = local_.take_all();
     for (LocalSegments::Shared& memory : dropped) {
       if (!keep_devices || !memory || memory->host() != nullptr) continue;

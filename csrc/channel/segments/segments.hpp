@@ -7,7 +7,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "channel/liveness/lanes.hpp"
 #include "channel/segments/device_streams.hpp"
 #include "channel/segments/local_segments.hpp"
+#include "channel/segments/memory_request.hpp"
 #include "channel/segments/segment_table.hpp"
 #include "channel/segments/unmapper.hpp"
 #include "memory/carve.hpp"
@@ -24,10 +24,6 @@
 #include "os/fd_socket.hpp"
 
 namespace flowtrain::channel {
-
-/// How long calls that may wait allow an owner to answer. After that they continue with the memory
-/// that is mapped.
-inline constexpr double kOwnerResponseS = 0.1;
 
 /// A slab, with the memory that it is in; null if that is not available.
 struct SlabView {
@@ -152,24 +148,11 @@ class Segments {
 
   enum class MapResult { kMapped, kAwaited, kGone };
 
-  /// A request for the memory of a segment.
-  struct Request {
-    std::uint16_t generation;
-    Deadline deadline;                         ///< Of calls that wait only for this segment.
-    std::uint16_t holder;                      ///< Lane that was asked last; at first the owner's.
-    Deadline patience;                         ///< Then another handle is asked.
-    std::optional<os::PendingAnswer> pending;  ///< Empty if it has to be sent again.
-    std::set<std::uint16_t> refused;           ///< Lanes that answered that they do not have it.
-    std::string failure;                       ///< Why the last mapping failed.
-  };
-
   /// kEarly: before a slab of it is used.
   enum class When { kEarly, kAtUse };
   MapResult map(std::uint32_t index, When when);
-  MapResult map(std::uint32_t index, SegmentWord word, Request& request);
+  MapResult map(std::uint32_t index, SegmentWord word, MemoryRequest& request);
   const memory::Resource& usable_resource(std::uint32_t index, const memory::Place& place) const;
-  std::optional<std::uint16_t> holder_of(std::uint32_t index, SegmentWord word,
-                                         const Request& request) const noexcept;
   bool may_answer() const;
   /// Under adding_mutex_ or mapping_mutex_. Throws PoolClosed after close.
   void check_open() const;
@@ -177,7 +160,6 @@ class Segments {
   void call_hooks(const memory::Memory& memory, std::uint32_t index) const;
   bool admits_segments() const noexcept;
   void start_server(std::uint16_t lane);
-  std::string socket_of(std::uint16_t lane) const;
   os::Exported serve(memory::Address segment);
 
   const Control& control_;
@@ -191,7 +173,7 @@ class Segments {
   mutable std::mutex mapping_mutex_;
   bool closed_ = false;                                    // Written under both.
   std::vector<std::pair<std::string, MemoryHook>> hooks_;  // By key; written under both.
-  using Requests = std::array<std::optional<Request>, kMaxSegments>;
+  using Requests = std::array<std::optional<MemoryRequest>, kMaxSegments>;
   std::unique_ptr<Requests> requests_ = std::make_unique<Requests>();  // Under mapping_mutex_.
   LocalSegments local_{control_, table_};
   DeviceStreams streams_{control_, resources_, pool_};
