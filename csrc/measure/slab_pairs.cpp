@@ -112,7 +112,8 @@ class Worker {
     return cell;
   }
 
-  double slice() {
+  /// Not inline: in a larger function its speed depends on what else that function does.
+  [[gnu::noinline]] double slice() {
     const Control& control = pool_->control();
     const Stopwatch watch;
     for (std::uint32_t i = 0; i < load_.pairs; ++i) {
