@@ -36,9 +36,11 @@ inline bool try_lease_segment_cell(const Control& control, const SegmentEntry& e
   // free, and is freed at once: meanwhile it only delays the end of that segment, or the search for
   // a place there. If this process dies here, recovery frees the cell.
   std::atomic_thread_fence(std::memory_order_acquire);
-  if (entry.word.load(std::memory_order_seq_cst) == word) return true;  // sync: segment.word
-  release_cell(control, cell);
-  return false;
+  if (entry.word.load(std::memory_order_seq_cst) != word) [[unlikely]] {  // sync: segment.word
+    release_cell(control, cell);
+    return false;
+  }
+  return true;
 }
 
 }  // namespace flowtrain::channel

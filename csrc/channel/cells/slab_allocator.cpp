@@ -87,6 +87,7 @@ std::uint32_t SlabAllocator::try_segment(Search search, std::uint32_t segment,
 std::uint32_t SlabAllocator::try_classes(Search search, const SegmentEntry& entry, SegmentWord word,
                                          std::uint64_t bytes) noexcept {
   const auto try_lease = [&](std::uint32_t c) { return lease(entry, word, c); };
+  const std::uint32_t recent = magazine_.pop(bytes);  // Early: the lease waits for its word.
   const CellRange cells = control_.cells_of(entry);
   const std::uint32_t classes = std::min<std::uint32_t>(entry.num_classes, kMaxClasses);
   std::uint32_t smallest = 0;  // Without an early exit, so that no branch depends on the size.
@@ -98,9 +99,7 @@ std::uint32_t SlabAllocator::try_classes(Search search, const SegmentEntry& entr
     const std::uint32_t first = std::max<std::uint32_t>(size.first, cells.first);
     const std::uint32_t end = std::min(first + size.count, cells.end);
     if (first >= end) continue;
-    for (std::uint32_t c; (c = magazine_.pop(bytes)) != kNone;) {
-      if (first <= c && c < end && try_lease(c)) return c;
-    }
+    if (first <= recent && recent < end && try_lease(recent)) return recent;
     const std::uint32_t cell = find(search, first, end, try_lease);
     if (cell != kNone) return cell;
   }

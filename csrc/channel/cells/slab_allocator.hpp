@@ -14,8 +14,8 @@ namespace flowtrain::channel {
 ///
 /// Memory:   cells of the control file, and a magazine of its own.
 /// Threads:  one at a time.
-/// Progress: lock-free. Tries the magazine, then the groups that FreeMap does not mark as full,
-///           then all words.
+/// Progress: lock-free. Tries one cell of the magazine, then the groups that FreeMap does not mark
+///           as full, then all words.
 /// Ordering: cell.word; a lease is one compare-and-swap that names its owner.
 /// Errors:   never throws.
 class SlabAllocator {
