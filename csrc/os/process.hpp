@@ -13,7 +13,7 @@ struct ProcessAge {
 };
 
 /// Of the calling process.
-void write_own_age(ProcessAge& age);
+void write_own_age(ProcessAge& age) noexcept;
 
 /// Whether a process has ended: all its threads, and so what it did on devices. A process in
 /// another PID namespace counts as running, since its pid is not visible.
