@@ -107,6 +107,10 @@ def varlen_attention(
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1), None
 
 
+# torch would compile it, and the layer around it, again for each number of documents.
+_NOT_COMPILED = torch.compiler.disable(varlen_attention)
+
+
 def _as_batch(run: torch.Tensor, count: int) -> torch.Tensor:
     """View [1, heads, count * length, head_dim] as [count, heads, length, head_dim]."""
     return run[0].unflatten(1, (count, -1)).transpose(0, 1)
@@ -123,6 +127,6 @@ def register() -> str:
     Returns:
         Its name, for `attn_implementation`.
     """
-    ALL_ATTENTION_FUNCTIONS.register(NAME, varlen_attention)
+    ALL_ATTENTION_FUNCTIONS.register(NAME, _NOT_COMPILED)
     ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _no_mask)
     return NAME

@@ -80,3 +80,21 @@ def test_rows_of_further_lengths_compile_nothing(tmp_path: Path) -> None:
 
     first = step(2, 30)
     assert [step(*row) for row in ((1, 21), (3, 55), (2, 44))] == [first] * 3
+
+
+def test_layers_that_a_loop_compiles_take_any_number_of_documents(tmp_path: Path) -> None:
+    family = family_of(tmp_path, "qwen3_vl")
+    options: dict[str, Any] = {"weights": None, "seed": 1, "dtype": torch.float64}
+    options["device"] = torch.device("cpu")
+    encoder, backbone = [family.build(side, **options) for side in get_args(Side)]
+    for layer in family.blocks(backbone):
+        layer.compile(backend="aot_eager", dynamic=True)
+    grid = family.image_processor().grid(16, 24, num_images=1)
+
+    def step(*lengths: int) -> int:
+        batch, pixels, *_ = packed_row(family, [([grid], length) for length in lengths])
+        backbone(batch, encoder(pixels.double(), batch.grids)).loss_sum.backward()
+        return counters["stats"]["unique_graphs"]
+
+    first = step(30, 9)
+    assert [step(*row) for row in ((21, 9, 8), (12, 13, 14, 15), (44,))] == [first] * 3
