@@ -38,7 +38,7 @@ void a_lack_of_grants_is_a_wait() {
   CHECK(message_of<Granted>(peer.messages[2]).item == (Name{3, 1}));
 }
 
-/// What a thread of the gateway cannot make is an error of the gateway.
+/// The pool has no room for a mirror, which a thread makes: the gateway throws PoolSpace.
 void a_mirror_without_room_ends_the_gateway() {
   const Subject subject = subject_with(2);
   Peculiar peer(subject);
