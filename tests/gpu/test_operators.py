@@ -10,6 +10,7 @@ from operators import class_named
 
 from flowtrain.models.rms_norm import use_own_norms
 from flowtrain.models.rotary import Rotary, _rotate_in_float32
+from flowtrain_core import cuda as core_cuda
 
 pytestmark = pytest.mark.gpu
 
@@ -65,8 +66,16 @@ def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 # Widths that allow accesses of 16 bytes, and others.
 @pytest.mark.parametrize("head_dim", [64, 36])
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_rotations_are_those_of_the_host(dtype: torch.dtype, head_dim: int) -> None:
+def test_rotations_are_those_of_the_host(
+    dtype: torch.dtype, head_dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
+    rotated, kernel = [], core_cuda.rotate
+    monkeypatch.setattr(
+        core_cuda,
+        "rotate",
+        lambda q, k, name, *rest, **how: (rotated.append(name), kernel(q, k, name, *rest, **how)),
+    )
     cos, sin = torch.rand(2, TOKENS, head_dim, dtype=torch.float64).sub(0.5).to(dtype).double()
 
     # As a decoder has them: tokens in front of heads in memory, and fewer keys than queries.
@@ -88,3 +97,5 @@ def test_rotations_are_those_of_the_host(dtype: torch.dtype, head_dim: int) -> N
     inputs = {"q": torch.randn(TOKENS, 4, head_dim), "k": torch.randn(TOKENS, 2, head_dim)}
     check(inputs, dtype, decoder, exact)
     check(inputs, dtype, tower, exact)
+    # By the kernel, in both passes of both, and not in copies of another dtype.
+    assert rotated == [str(dtype).removeprefix("torch.")] * 4

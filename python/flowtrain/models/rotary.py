@@ -66,13 +66,12 @@ def _rotate_in_float32(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As `apply_rotary_pos_emb_vision` of the towers of Qwen."""
-    if _on_device(q, k, cos):  # The kernel computes in float32 whatever it is given.
-        turned: tuple[torch.Tensor, torch.Tensor] = Rotary.apply(
-            q.transpose(0, 1), k.transpose(0, 1), cos.float()[None], sin.float()[None]
-        )
-        return turned[0].transpose(0, 1), turned[1].transpose(0, 1)
-    heads_first = (x.float().transpose(0, 1) for x in (q, k))
-    exact = Rotary.apply(*heads_first, cos.float()[None], sin.float()[None])
+    heads_first = [x.transpose(0, 1) for x in (q, k)]
+    angles = cos.float()[None], sin.float()[None]
+    # The kernel for CUDA devices computes in float32 whatever it is given.
+    if not _on_device(heads_first[0], heads_first[1], angles[0]):
+        heads_first = [x.float() for x in heads_first]
+    exact = Rotary.apply(*heads_first, *angles)
     return exact[0].transpose(0, 1).to(q.dtype), exact[1].transpose(0, 1).to(k.dtype)
 
 
