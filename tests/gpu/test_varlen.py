@@ -6,14 +6,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from flowtrain.models import flash4
 from flowtrain.models.attention import varlen_attention
 from flowtrain.models.documents import Documents
 from flowtrain.models.varlen import usable
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    # Of flash-attn-4 and its compiler, at the first use.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning"),
+]
 
 LENGTHS = [1, 130, 17, 64, 300]
-HEADS, HEAD_DIM = 8, 64
+HEADS = 8
+HEAD_DIMS = [64, 80, 128]
 # Inputs are the same rounded numbers; sums and outputs differ by a few times the unit roundoff,
 # 2**-9 and 2**-12.
 TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 2e-3}
@@ -33,16 +39,27 @@ def one_by_one(
     ).transpose(1, 2)
 
 
+@pytest.fixture(params=["torch", "flash-attn-4"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel under test."""
+    if request.param == "torch":
+        monkeypatch.setattr(flash4, "usable", lambda device: False)
+    elif not flash4.usable(torch.device("cuda")):
+        pytest.skip("flash-attn-4 is not installed, or has no kernels for this device")
+
+
+@pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("kv_heads", [2, 8])
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
 def test_outputs_and_gradients_equal_those_of_each_document_alone(
-    dtype: torch.dtype, causal: bool, kv_heads: int
+    dtype: torch.dtype, causal: bool, kv_heads: int, head_dim: int
 ) -> None:
     torch.manual_seed(0)
     tokens = sum(LENGTHS)
     packed = [
-        torch.randn(1, heads, tokens, HEAD_DIM, device="cuda", dtype=dtype).requires_grad_()
+        torch.randn(1, heads, tokens, head_dim, device="cuda", dtype=dtype).requires_grad_()
         for heads in (HEADS, kv_heads, kv_heads)
     ]
     exact = [x.detach().double().requires_grad_() for x in packed]
@@ -62,6 +79,6 @@ def test_outputs_and_gradients_equal_those_of_each_document_alone(
         name: float((mine.detach().double() - theirs.detach()).norm() / theirs.detach().norm())
         for name, (mine, theirs) in pairs.items()
     }
-    print(dtype, "causal" if causal else "full", kv_heads, errors)
+    print(dtype, "causal" if causal else "full", kv_heads, head_dim, errors)
     # Written so that a NaN fails.
     assert all(error <= TOLERANCE[dtype] for error in errors.values()), errors

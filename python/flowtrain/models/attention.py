@@ -88,7 +88,9 @@ def varlen_attention(
             f"{type(module).__name__} has {query.shape[2]}; if they are those of the text, choose "
             "another attn_implementation for the vision tower (vision_config)"
         )
-    if len(documents.lengths) > 1 and usable(query, dropout=dropout):
+    # Of a single document too. For one torch may choose cuDNN, with which an H100 was idle for most
+    # of a step whose images all had sizes of their own.
+    if usable(query, dropout=dropout):
         return varlen(query, key, value, documents, scaling=scaling, causal=causal), None
     if short_documents.usable(query, documents, dropout=dropout):
         out = short_documents.attend(query, key, value, documents, scaling=scaling, causal=causal)

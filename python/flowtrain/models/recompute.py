@@ -17,7 +17,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from flowtrain.config.checks import require
 from flowtrain.config.parallel import ModuleParallel, ParallelConfig
 from flowtrain.cost.flops import Side
-from flowtrain.models import short_documents, varlen
+from flowtrain.models import flash4, short_documents, varlen
 from flowtrain.models.errors import ModelError
 from flowtrain.models.family import Family
 
@@ -56,7 +56,7 @@ def recompute_blocks(family: Family, module: torch.nn.Module, parallel: ModulePa
         return
     options: dict[str, Any] = {}
     if parallel.recompute == "selective":
-        options["context_fn"] = _attention_kept()
+        options["context_fn"] = attention_kept()
     for block in family.blocks(module)[: parallel.recompute_layers]:
         if not isinstance(block, GradientCheckpointingLayer):
             raise ModelError(
@@ -69,7 +69,7 @@ def recompute_blocks(family: Family, module: torch.nn.Module, parallel: ModulePa
         switch._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, **options)
 
 
-def _attention_kept() -> Callable[[], Any]:
+def attention_kept() -> Callable[[], Any]:
     """Contexts of a checkpoint that keeps what the kernels of attention return."""
     aten = torch.ops.aten
     kept = [
@@ -78,6 +78,7 @@ def _attention_kept() -> Callable[[], Any]:
         aten._scaled_dot_product_efficient_attention.default,
         aten._scaled_dot_product_cudnn_attention.default,
         short_documents.KERNEL,
+        flash4.KERNEL,
     ]
     if (kernel := varlen.kernel()) is not None:
         kept.append(kernel)

@@ -1,4 +1,4 @@
-"""Attention of packed documents on a CUDA device: one kernel for all, by torch's varlen attention.
+"""Attention of packed documents on a CUDA device, one kernel for all: FlashAttention-4, or torch's.
 
 torch added `window_size` and `scale` after 2.10, and `enable_gqa` later. Without the first two
 `usable` is false; without `enable_gqa` keys and values are repeated.
@@ -7,11 +7,13 @@ torch added `window_size` and `scale` after 2.10, and `enable_gqa` later. Withou
 from __future__ import annotations
 
 import inspect
+import math
 from functools import cache
 from typing import Any
 
 import torch
 
+from flowtrain.models import flash4
 from flowtrain.models.documents import Documents
 
 # Limits of the flash kernels.
@@ -49,8 +51,17 @@ def usable(query: torch.Tensor, *, dropout: float) -> bool:
         and query.shape[-1] <= _MAX_HEAD_DIM
         and query.shape[2] > 0
         and dropout == 0.0
-        and _parameters() >= {"window_size", "scale"}
+        and (flash4.usable(query.device) or _parameters() >= {"window_size", "scale"})
     )
+
+
+def named(device: torch.device, dtype: torch.dtype) -> str:
+    """Line for the log: by which kernel a device computes attention; empty for others."""
+    if device.type != "cuda" or dtype not in _DTYPES:
+        return ""
+    if flash4.usable(device):
+        return "attention: by FlashAttention-4"
+    return "attention: by torch; on GPUs from Hopper on, flash-attn-4 of PyPI is faster"
 
 
 def varlen(
@@ -75,6 +86,12 @@ def varlen(
     Returns:
         Shape [1, tokens, heads, head_dim].
     """
+    boundaries, longest = documents.boundaries(query.device), documents.longest
+    # Not `x[0]`, whose gradient is copied into zeros of the size of `x`.
+    query, key, value = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
+    if flash4.usable(query.device):
+        scale = 1 / math.sqrt(query.shape[-1]) if scaling is None else scaling
+        return flash4.attend(query, key, value, boundaries, longest, scale, causal)[0][None]
     from torch.nn.attention.varlen import varlen_attn
 
     options: dict[str, Any] = {}
@@ -85,15 +102,14 @@ def varlen(
             repeats = query.shape[1] // key.shape[1]
             key = key.repeat_interleave(repeats, dim=1)
             value = value.repeat_interleave(repeats, dim=1)
-    boundaries = documents.boundaries(query.device)
     out = varlen_attn(
-        query[0].transpose(0, 1),
-        key[0].transpose(0, 1),
-        value[0].transpose(0, 1),
+        query,
+        key,
+        value,
         boundaries,
         boundaries,
-        documents.longest,
-        documents.longest,
+        longest,
+        longest,
         scale=scaling,
         window_size=(-1, 0) if causal else (-1, -1),
         **options,

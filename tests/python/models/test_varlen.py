@@ -9,8 +9,9 @@ import pytest
 import torch
 import torch.nn.attention.varlen
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
-from flowtrain.models import varlen
+from flowtrain.models import flash4, recompute, varlen
 from flowtrain.models.attention import varlen_attention
 from flowtrain.models.documents import Documents
 
@@ -58,6 +59,107 @@ def grouped_kernel(
     repeats = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
     return kernel(query, key, value, *rest, scale=scale, window_size=window_size)
+
+
+class FlashAttention4:
+    """Functions of flash-attn-4 4.0.0b36 that `flash4.py` calls, as far as it uses them."""
+
+    def __init__(self) -> None:
+        self.forwards = 0
+
+    def _flash_attn_fwd(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        softmax_scale: float,
+        causal: bool,
+        cu_seqlens_q: torch.Tensor,
+        cu_seqlens_k: torch.Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        return_lse: bool,
+    ) -> tuple[torch.Tensor | None, ...]:
+        self.forwards += 1
+        out = grouped_kernel(
+            q,
+            k,
+            v,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            max_seqlen_q,
+            max_seqlen_k,
+            scale=softmax_scale,
+            window_size=(-1, 0) if causal else (-1, -1),
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+        return out, q.new_zeros(q.shape[1], q.shape[0]), None, None, None
+
+    def _flash_attn_bwd(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        dout: torch.Tensor,
+        lse: torch.Tensor,
+        **options: Any,
+    ) -> tuple[torch.Tensor, ...]:
+        assert lse.shape == (q.shape[1], q.shape[0])
+        inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+        with torch.enable_grad():
+            again, *_ = self._flash_attn_fwd(*inputs, **options, return_lse=True)
+        self.forwards -= 1
+        torch.testing.assert_close(again, out)
+        return torch.autograd.grad(again, inputs, dout)
+
+
+@pytest.fixture
+def flash_attention_4(monkeypatch: pytest.MonkeyPatch) -> FlashAttention4:
+    module = FlashAttention4()
+    monkeypatch.setattr(flash4, "kernels", lambda: module)
+    monkeypatch.setattr(flash4, "usable", lambda device: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    return module
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_flash_attention_4_has_the_gradients_of_each_document_alone(
+    causal: bool, kv_heads: int, flash_attention_4: FlashAttention4
+) -> None:
+    torch.manual_seed(0)
+    tokens, documents = sum(LENGTHS), Documents(LENGTHS)
+    inputs = [
+        torch.randn(1, heads, tokens, 8, requires_grad=True) for heads in (4, kv_heads, kv_heads)
+    ]
+    seed = torch.randn(1, tokens, 4, 8)
+    got = varlen.varlen(*inputs, documents, scaling=0.3, causal=causal)
+    wanted, _ = varlen_attention(
+        torch.nn.Module(), *inputs, None, scaling=0.3, is_causal=causal, documents=documents
+    )
+    torch.testing.assert_close(got, wanted)
+    for mine, theirs in zip(
+        torch.autograd.grad(got, inputs, seed),
+        torch.autograd.grad(wanted, inputs, seed),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_selective_recomputation_keeps_what_flash_attention_4_returns(
+    flash_attention_4: FlashAttention4,
+) -> None:
+    inputs = [torch.randn(1, 2, sum(LENGTHS), 8, requires_grad=True) for _ in range(3)]
+
+    def layer(*inputs: torch.Tensor) -> torch.Tensor:
+        doubled = [2 * x for x in inputs]
+        return varlen.varlen(*doubled, Documents(LENGTHS), scaling=None, causal=True)
+
+    out = checkpoint(layer, *inputs, use_reentrant=False, context_fn=recompute.attention_kept())
+    out.sum().backward()
+    assert flash_attention_4.forwards == 1
 
 
 @pytest.mark.parametrize("function", [kernel, grouped_kernel])

@@ -17,6 +17,8 @@ import torch.distributed as dist
 from flowtrain import parent
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.workers import WorkerPool
+from flowtrain.models import varlen
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.signals import STOPS
 from flowtrain.train.assembly.build import build_rank
 from flowtrain.train.assembly.context import context_of
@@ -170,7 +172,8 @@ class RankProcess:
         is_second = self.world.name == "backbone" and not self._interface
         first = flow.chosen.encoder_ranks if is_second else 0
         device = choose_device(self.config.model.device, self.rank, first=first)
-        if line := register(self.membership.pool, device):
+        attention = varlen.named(device, DTYPES[self.config.model.pass_dtype])
+        for line in filter(None, (register(self.membership.pool, device), attention)):
             # No `flowtrain: ` in front: the launcher takes such lines for the reason of an end.
             print(f"{self.membership.label}: {line}", file=sys.stderr, flush=True)
         return device
