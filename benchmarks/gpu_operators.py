@@ -2,15 +2,16 @@
 
 Norms and rotations as FlowTrain computes them beside the operators of torch one by one; SwiGLU also
 compiled; matrix products with their rate; attention of the same images by one varlen kernel, of
-flash attention and of cuDNN, and image by image with each backend of torch. Medians by
-`torch.utils.benchmark`; prints JSON lines. An operator that cannot run has its error in place of a
-time.
+torch and of flash-attn-4 if it is installed, and image by image with each backend of torch. Medians
+by `torch.utils.benchmark`, and the time of the first call, in which kernels are compiled or chosen;
+prints JSON lines. An operator that cannot run has its error in place of a time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from gpu_report import conditions
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention import varlen as torch_varlen
 from torch.utils.benchmark import Timer
 
+from flowtrain.models import flash4
 from flowtrain.models.attention import varlen_attention
 from flowtrain.models.documents import Documents
 from flowtrain.models.rms_norm import RmsNorm
@@ -28,17 +29,21 @@ from flowtrain.models.rotary import Rotary
 
 EPS = 1e-6
 IMAGES = [4900, 11600, 2800, 5200, 7168]
+DOCUMENTS = [3100, 2300, 1500, 800, 492]
 DENSE = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]
 Case = tuple[str, Callable[..., torch.Tensor], list[tuple[int, ...]], float]
 
 
-def varlen(images: list[int], *, cudnn: bool = False) -> Callable[..., torch.Tensor]:
-    """With `cudnn` by the kernel of cuDNN, which torch has there and does not choose."""
+def varlen(
+    lengths: list[int], *, by_torch: bool = True, causal: bool = False
+) -> Callable[..., torch.Tensor]:
+    """By the kernel of torch, or as runs do, which take flash-attn-4 if it is installed."""
+    usable = flash4.usable
 
     def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        documents, module = Documents(images), torch.nn.Module()
-        torch_varlen._should_use_cudnn = lambda _: cudnn  # Also for the backward pass that follows.
-        return varlen_attention(module, q, k, v, None, is_causal=False, documents=documents)[0]
+        documents, module = Documents(lengths), torch.nn.Module()
+        flash4.usable = (lambda _: False) if by_torch else usable
+        return varlen_attention(module, q, k, v, None, is_causal=causal, documents=documents)[0]
 
     return attention
 
@@ -71,9 +76,11 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 def cases(scale: int) -> list[Case]:
     """Name, function, shapes of its arguments, and FLOPs of both passes."""
     rows, patches = 8192 // scale, 32768 // scale
-    images = [length // scale for length in IMAGES]
+    images, documents = ([length // scale for length in lengths] for lengths in (IMAGES, DOCUMENTS))
     of_images: list[tuple[int, ...]] = [(1, 16, sum(images), 64)] * 3
+    of_documents = [(1, heads, sum(documents), 128) for heads in (16, 8, 8)]
     flops = 12 * sum(length**2 for length in images) * 1024
+    causal_flops = 6 * sum(length**2 for length in documents) * 2048
     return [
         (
             "norm, operators one by one",
@@ -99,8 +106,14 @@ def cases(scale: int) -> list[Case]:
             [(patches, 1024), (4096, 1024)],
             6 * patches * 1024 * 4096,
         ),
-        ("attention of images, varlen", varlen(images), of_images, flops),
-        ("attention of images, varlen, cuDNN", varlen(images, cudnn=True), of_images, flops),
+        *(
+            (f"attention of {name}, {kernel}", varlen(lengths, by_torch=by_torch, **how), *sizes)
+            for name, lengths, how, *sizes in (
+                ("images", images, {}, of_images, flops),
+                ("documents", documents, {"causal": True}, of_documents, causal_flops),
+            )
+            for kernel, by_torch in (("varlen of torch", True), ("varlen of runs", False))
+        ),
         *(
             (
                 f"attention of images, one by one, {each.name}",
@@ -115,17 +128,24 @@ def cases(scale: int) -> list[Case]:
 
 def seconds_of(
     function: Callable[..., torch.Tensor], shapes: list[tuple[int, ...]], device: str
-) -> float:
-    """Median time of a forward and a backward pass."""
+) -> tuple[float, float]:
+    """Time of a forward and a backward pass: the first, and the median of later ones."""
     inputs = [
         torch.randn(shape, device=device, dtype=torch.bfloat16).requires_grad_() for shape in shapes
     ]
-    gradient = torch.randn_like(function(*inputs))
 
     def both() -> None:
-        torch.autograd.grad(function(*inputs), inputs, gradient)
+        out = function(*inputs)
+        torch.autograd.grad(out, inputs, torch.ones_like(out))
 
-    return Timer("both()", globals={"both": both}).blocked_autorange(min_run_time=0.2).median
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    synchronize()
+    begun = time.perf_counter()
+    both()
+    synchronize()
+    first = time.perf_counter() - begun
+    timer = Timer("both()", globals={"both": both})
+    return first, timer.blocked_autorange(min_run_time=0.2).median
 
 
 def main() -> None:
@@ -134,22 +154,19 @@ def main() -> None:
     parser.add_argument(
         "--scale", type=int, default=1, help="divisor of the rows, to try this file"
     )
-    parser.add_argument(
-        "--flash",
-        metavar="NAME",
-        help="another flash attention that torch knows, such as FA3 or FA4",
-    )
+    parser.add_argument("--match", default="", help="part of the names of operators to time")
     given = parser.parse_args()
-    if given.flash is not None:
-        torch.nn.attention.activate_flash_attention_impl(given.flash)
     print(json.dumps({"conditions": conditions()}), flush=True)
     for name, function, shapes, flops in cases(given.scale):
+        if given.match not in name:
+            continue
         row: dict[str, Any] = {"operator": name, "shapes": shapes}
         try:
-            seconds = seconds_of(function, shapes, given.device)
-        except RuntimeError as error:
+            first, seconds = seconds_of(function, shapes, given.device)
+        except (RuntimeError, TypeError) as error:
             row["failed"] = str(error).splitlines()[0]
         else:
+            row["first_ms"] = round(first * 1e3, 1)
             row["ms"] = round(seconds * 1e3, 3)
             if flops:
                 row["tflops"] = round(flops / seconds / 1e12)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import trace_kernels
 from gpu_report import conditions
 from released_model import QWEN3_VL_2B, TOKEN_PIXELS, VOCABULARY, write_qwen3_vl
 
@@ -49,13 +51,15 @@ from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import TinyModel
 from flowtrain.steps import CorrectionEvent, StepPlan
 from flowtrain.train.ranks.peak import peak_flops
-from flowtrain.train.state.logs import PLANS, TIMING
+from flowtrain.train.state.logs import PLANS, PROFILE, TIMING
 from flowtrain.workloads import preset
 
 ALL = ("encoder", "projector", "backbone")
 SMALL = TinyModel()
 LIMIT_S = 600
 END_S = 30
+PROFILED = 2
+"""Steps that a profile adds: the one that is traced, and the one in which the trace is written."""
 
 
 def lengths(count: int, *, max_tokens: int, scale: float, seed: int) -> list[tuple[int, int]]:
@@ -88,14 +92,23 @@ def flops(run: Path) -> tuple[list[float], list[float]]:
     return whole, backbone
 
 
-def run_flow(task: Task, folder: Path) -> Run:
+def run_flow(task: Task, folder: Path, *, profile: Path | None) -> Run:
     """Run `flowtrain train` to its last step, and kill it before it writes the model.
+
+    Args:
+        task: The training.
+        folder: Folder for configuration and run.
+        profile: Folder for the trace and the kernels of the last step but one, which is not
+            counted, nor is the last one.
 
     Raises:
         RuntimeError: It ended before, or is not done after LIMIT_S.
     """
     folder.mkdir(parents=True)
     config = flow_config(task, folder / "run")
+    if profile is not None:
+        track = replace(config.track, profile_start=task.steps - 2, profile_steps=1)
+        config = replace(config, track=track)
     path, log, timing = folder / "config.yaml", folder / "log", config.run / TIMING
     path.write_text(dump(config))
     started, until = time.time(), time.monotonic() + LIMIT_S
@@ -111,7 +124,18 @@ def run_flow(task: Task, folder: Path) -> Run:
                 time.sleep(0.1)
         finally:
             _end(launcher)
-    return flow_figures(config, task, started=started)
+    run = flow_figures(config, task, started=started)
+    if profile is None:
+        return run
+    profile.mkdir(parents=True, exist_ok=True)
+    (trace,) = (config.run / PROFILE).iterdir()
+    shutil.copy(trace, profile / "trace.json")
+    lines = trace_kernels.figures(json.loads(trace.read_text()), top=40)
+    (profile / "kernels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    counted = task.steps - PROFILED
+    return replace(
+        run, tokens=run.tokens[:counted], seconds=run.seconds[:counted], losses=run.losses[:counted]
+    )
 
 
 def _end(launcher: subprocess.Popen[bytes]) -> None:
@@ -139,16 +163,20 @@ def backbone_alone(task: Task, run: Path, flow: Run) -> Run:
     )
     if done.returncode:
         raise RuntimeError(f"backbone: exit code {done.returncode}:\n{done.stderr[-2000:]}")
-    return replace(flow, seconds=json.loads(out.read_text()))
+    seconds = json.loads(out.read_text())
+    return replace(flow, seconds=seconds[: len(flow.seconds)])
 
 
-def measured(task: Task, folder: Path, wanted: Sequence[str]) -> dict[str, Any]:
+def measured(
+    task: Task, folder: Path, wanted: Sequence[str], profile: Path | None
+) -> dict[str, Any]:
     """One round: the runs of the variants by name, or how they failed, and FLOPs of the steps."""
     found: dict[str, Any] = {}
+    plain = task if profile is None else replace(task, steps=task.steps - PROFILED)
     variants: dict[str, Callable[[], Run]] = {
-        "flow": partial(run_flow, task, folder / "flow"),
+        "flow": partial(run_flow, task, folder / "flow", profile=profile),
         "backbone": lambda: backbone_alone(task, folder / "flow" / "run", found["flow"]),
-        "padded": partial(run_plain, task, "padded", folder / "padded"),
+        "padded": partial(run_plain, plain, "padded", folder / "padded"),
     }
     for name in wanted:
         begun = time.perf_counter()
@@ -160,13 +188,13 @@ def measured(task: Task, folder: Path, wanted: Sequence[str]) -> dict[str, Any]:
             figures = f"{found[name].tokens_per_s:.0f} tokens/s"
             said = f"{name}: {figures}, {time.perf_counter() - begun:.0f} s with start-up"
             print(json.dumps({"seen": said, "seconds": found[name].seconds}), flush=True)
-    if isinstance(found["flow"], Run):
+    if isinstance(found.get("flow"), Run):
         found["flops"] = flops(folder / "flow" / "run")
     return found
 
 
 def mfu(run: Run, flops_by_step: Sequence[float], peak: float) -> float:
-    return sum(flops_by_step[run.warmup :]) / run.measured_s / peak
+    return sum(flops_by_step[run.warmup : len(run.seconds)]) / run.measured_s / peak
 
 
 def figures(rounds: Sequence[dict[str, Any]], wanted: Sequence[str], peak: float) -> dict[str, Any]:
@@ -196,9 +224,55 @@ def figures(rounds: Sequence[dict[str, Any]], wanted: Sequence[str], peak: float
     return out
 
 
+def written_inputs(folder: Path, given: argparse.Namespace, steps: int) -> dict[str, Any]:
+    """Write model and data, unless an earlier call with the same options has.
+
+    Raises:
+        SystemExit: The folder is of other options.
+    """
+    done = folder / "inputs.json"
+    options = [steps, given.global_batch, given.max_tokens, given.small]
+    if done.exists():
+        setting: dict[str, Any] = json.loads(done.read_text())
+        if setting["inputs"] != options:
+            sys.exit(f"{folder} has inputs for {setting['inputs']}, not {options}: delete it")
+        return setting
+    begun = time.perf_counter()
+    samples = lengths(
+        steps * given.global_batch,
+        max_tokens=given.max_tokens,
+        scale=1 / 16 if given.small else 1.0,
+        seed=0,
+    )
+    write_samples(
+        folder / "data",
+        samples,
+        seed=0,
+        max_tokens=given.max_tokens,
+        images=Images(token_pixels=TOKEN_PIXELS, max_tokens=given.max_tokens, smooth=True),
+    )
+    written = time.perf_counter()
+    parameters = write_qwen3_vl(
+        folder / "model",
+        SMALL if given.small else QWEN3_VL_2B,
+        vocabulary=4096 if given.small else VOCABULARY,
+        device=given.device,
+    )
+    setting = {
+        "bench": "gpu_train",
+        "inputs": options,
+        "parameters": parameters,
+        "tokens_per_step": round(sum(sum(sample) for sample in samples) / steps),
+        "data_s": round(written - begun, 1),
+        "model_s": round(time.perf_counter() - written, 1),
+    }
+    done.write_text(json.dumps(setting))
+    return setting
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--variants", nargs="+", default=["flow", "backbone", "padded"])
+    parser.add_argument("--variants", nargs="*", default=["flow", "backbone", "padded"])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=10, help="of a run, warm-up included")
     parser.add_argument("--warmup", type=int, default=3, help="steps that are not measured")
@@ -212,40 +286,23 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="model.compile")
     parser.add_argument("--flow", type=json.loads, default={"chunk_slots": 1}, metavar="JSON")
     parser.add_argument("--parallel", type=json.loads, default={}, metavar="JSON")
+    parser.add_argument("--profile", type=Path, help="folder for a trace of a step")
+    parser.add_argument(
+        "--inputs", type=Path, help="folder of model and data, used again if it exists"
+    )
     parser.add_argument("--out", type=Path, help="also write the JSON to this file")
     given = parser.parse_args()
+    steps = given.steps + (PROFILED if given.profile else 0)
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        begun = time.perf_counter()
-        samples = lengths(
-            given.steps * given.global_batch,
-            max_tokens=given.max_tokens,
-            scale=1 / 16 if given.small else 1.0,
-            seed=0,
-        )
-        write_samples(
-            root / "data",
-            samples,
-            seed=0,
-            max_tokens=given.max_tokens,
-            images=Images(token_pixels=TOKEN_PIXELS, max_tokens=given.max_tokens, smooth=True),
-        )
-        written = time.perf_counter()
-        parameters = write_qwen3_vl(
-            root / "model",
-            SMALL if given.small else QWEN3_VL_2B,
-            vocabulary=4096 if given.small else VOCABULARY,
-            device=given.device,
-        )
-        setting: dict[str, Any] = {"bench": "gpu_train", "parameters": parameters}
-        setting["data_s"] = round(written - begun, 1)
-        setting["model_s"] = round(time.perf_counter() - written, 1)
+        inputs = given.inputs or root
+        setting = written_inputs(inputs, given, steps)
         print(json.dumps(setting), flush=True)
         dtype = torch.bfloat16 if given.device == "cuda" else torch.float32
         task = Task(
-            model=root / "model",
-            data=root / "data" / "train.jsonl",
-            steps=given.steps,
+            model=inputs / "model",
+            data=inputs / "data" / "train.jsonl",
+            steps=steps,
             warmup=given.warmup,
             global_batch=given.global_batch,
             microbatch_tokens=given.microbatch_tokens,
@@ -261,16 +318,15 @@ def main() -> None:
             compile=given.compile,
         )
         rounds = [
-            measured(task, root / f"round-{number}", given.variants)
+            measured(task, root / f"round-{number}", given.variants, given.profile)
             for number in range(given.rounds)
         ]
     peak = peak_flops(torch.device(given.device), dtype)
-    options = {key: value for key, value in vars(given).items() if key not in ("out", "small")}
+    options = {key: value for key, value in vars(given).items() if not isinstance(value, Path)}
     result = {
         **setting,
         **figures(rounds, given.variants, peak),
         "peak_flops": peak,
-        "tokens_per_step": round(sum(sum(sample) for sample in samples) / given.steps),
         "options": options,
         "conditions": conditions(),
     }
