@@ -158,11 +158,11 @@ class _AddTap:
     _rows: torch.Tensor
 
     def __call__(self, hidden: torch.Tensor, mask: torch.Tensor, tap: torch.Tensor) -> torch.Tensor:
-        """Shapes [1, tokens, width], [1, tokens], and [image tokens, width]."""
+        """Shapes [batch, tokens, width], [batch, tokens], and [image tokens, width]."""
         if mask is not self._mask:
-            self._mask, self._rows = mask, mask[0].nonzero().flatten()
-        added: torch.Tensor = _Added.apply(hidden, self._rows, tap.to(hidden.dtype))
-        return added
+            self._mask, self._rows = mask, mask.flatten().nonzero().flatten()
+        out: torch.Tensor = _Added.apply(hidden.flatten(0, 1), self._rows, tap.to(hidden.dtype))
+        return out.view_as(hidden)
 
 
 class _Added(torch.autograd.Function):
@@ -173,10 +173,10 @@ class _Added(torch.autograd.Function):
         ctx: Any, hidden: torch.Tensor, rows: torch.Tensor, tap: torch.Tensor
     ) -> torch.Tensor:
         ctx.save_for_backward(rows)
-        return hidden.index_add(1, rows, tap[None])
+        return hidden.index_add(0, rows, tap)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, torch.Tensor]:
         (rows,) = ctx.saved_tensors
-        return gradient, None, gradient[0].index_select(0, rows)
+        return gradient, None, gradient.index_select(0, rows)

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from operators import class_named
+from torch.profiler import ProfilerActivity, profile
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from flowtrain.cost.flops import Grid
-from flowtrain.models import ModelError
+from flowtrain.models import ModelError, qwen3_vl
 from flowtrain.models.attention import NAME, varlen_attention
 from flowtrain.models.family import Family, PackedBatch
 from flowtrain.models.registry import family_for
@@ -174,3 +177,23 @@ def test_image_tokens_that_do_not_match_the_grids_are_refused(family: Family) ->
     ids, grids = document((1, 2), (3, 1))
     with pytest.raises(ModelError, match=r"runs of \[2, 3\] .* make \[3, 2\]"):
         family.position_ids((ids == IMAGE).long(), grids[::-1], [len(ids)])
+
+
+def test_taps_are_added_as_by_transformers_and_their_rows_found_once() -> None:
+    torch.manual_seed(0)
+    mask = torch.rand(2, 6) < 0.5
+    hidden = torch.randn(2, 6, 4, requires_grad=True)
+    taps = [torch.randn(int(mask.sum()), 4, requires_grad=True) for _ in range(3)]
+    theirs = class_named("Qwen3VLTextModel")._deepstack_process
+
+    def added(add: Any) -> list[torch.Tensor]:
+        out = hidden
+        for tap in taps:
+            out = add(out, mask, tap)
+        return [out, *torch.autograd.grad(out.square().sum(), [hidden, *taps])]
+
+    with profile(activities=[ProfilerActivity.CPU]) as trace:
+        mine = added(qwen3_vl._AddTap())
+    assert all(map(torch.equal, mine, added(partial(theirs, None))))
+    # On a GPU the host waits for the device each time.
+    assert [event.name for event in trace.events()].count("aten::nonzero") == 1
