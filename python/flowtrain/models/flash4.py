@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from flowtrain.models.errors import ModelError
+
 # The kernels have backward passes for Hopper (9) and Blackwell (10).
 _CAPABILITIES = (9, 10)
 
@@ -23,14 +25,20 @@ def kernels() -> Any | None:
     """The module of the kernels; None if the package is not installed.
 
     Raises:
-        ImportError: The package is there, but cannot be imported.
+        ModelError: The package is there, but cannot be imported.
     """
     # `flash_attn` alone may be the package of FlashAttention-2.
     if importlib.util.find_spec("flash_attn") is None:
         return None
     if importlib.util.find_spec("flash_attn.cute") is None:
         return None
-    return importlib.import_module("flash_attn.cute.interface")
+    try:
+        return importlib.import_module("flash_attn.cute.interface")
+    except ImportError as error:
+        raise ModelError(
+            f"flash-attn-4 is installed, but cannot be imported ({error}); install what it needs "
+            "(pip install 'flash-attn-4[cu13]'), or uninstall it to compute attention by torch"
+        ) from error
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch.nn.attention.varlen
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from flowtrain.models import flash4, recompute, varlen
+from flowtrain.models import ModelError, flash4, recompute, varlen
 from flowtrain.models.attention import varlen_attention
 from flowtrain.models.documents import Documents
 
@@ -160,6 +161,17 @@ def test_selective_recomputation_keeps_what_flash_attention_4_returns(
     out = checkpoint(layer, *inputs, use_reentrant=False, context_fn=recompute.attention_kept())
     out.sum().backward()
     assert flash_attention_4.forwards == 1
+
+
+def test_a_flash_attention_4_that_cannot_be_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "flash_attn" / "cute"
+    package.mkdir(parents=True)
+    (package / "interface.py").write_text("import cutlass_that_is_missing")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ModelError, match="cutlass_that_is_missing.*or uninstall it"):
+        flash4.kernels.__wrapped__()
 
 
 @pytest.mark.parametrize("function", [kernel, grouped_kernel])
