@@ -25,9 +25,8 @@ namespace flowtrain::channel {
 ///           an invalid one is PoolCorrupt, once, and its cell is released.
 class Consumer : public std::enable_shared_from_this<Consumer> {
  public:
-  /// @param strict  Throw StaleAddress for an item whose memory is gone, instead of only counting
-  /// it
-  ///                as lost and skipping it.
+  /// @param strict  Throw StaleAddress for an item whose memory is gone. If false, such an item is
+  ///                counted as lost and skipped.
   Consumer(std::shared_ptr<Pool> pool, const std::string& ring, bool strict = true,
            Recording recording = Recording::kOn);
 
