@@ -72,7 +72,9 @@ class RmsNorm(torch.autograd.Function):
         exact = x.to(torch.float32)
         scale = torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + eps)
         ctx.save_for_backward(x, weight, scale)
-        return (exact * scale).to(x.dtype).mul_(weight)
+        # Not `mul_`: if that makes the output, torch.compile of torch 2.11 loses its gradient, and
+        # says nothing.
+        return (exact * scale).to(x.dtype) * weight
 
     @staticmethod
     @once_differentiable

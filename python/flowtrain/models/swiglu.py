@@ -66,7 +66,9 @@ class SwiGlu(torch.autograd.Function):
             out = torch.empty_like(gate)
             _ops.swiglu(array(gate), array(up), array(out))
             return out
-        return F.silu(gate).mul_(up)
+        # Not `mul_`: if that makes the output, torch.compile of torch 2.11 loses its gradient, and
+        # says nothing.
+        return F.silu(gate) * up
 
     @staticmethod
     @once_differentiable
