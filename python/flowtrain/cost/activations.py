@@ -55,9 +55,10 @@ def layer_bytes(
         trained: Parts that train.
         itemsize: Bytes of a value in the dtype of the model.
         levels: What each layer recomputes, as `levels_of` says; none of them if it is empty.
-        joined: Whether several calls compute the attention of the documents in the decoder. Their
-            outputs are then joined, which makes a copy. One kernel computes all documents on a CUDA
-            device, and on a CPU short documents in float32, or else documents of equal length.
+        joined: Whether several calls compute the attention of the documents in the decoder, or of
+            the frames in the tower of a Qwen. Their outputs are then joined, which makes a copy.
+            One kernel computes all documents on a CUDA device, and on a CPU short documents in
+            float32, or else documents of equal length.
         logit_bytes: `train.logit_bytes`, with which the logits of a chunk of a row with more are
             recomputed; None for no limit.
 

@@ -68,8 +68,8 @@ class Block:
         # Rotary positions copy query and key, and a fused value is a view of what all three are in.
         copied = self.packed and self.rotary and self.fused
         inputs = 5 * width if copied else 3 * width
-        # transformers joins the outputs of chunks of the row, even if there is one.
-        joined = [Saved(unit, width, "weight")] if self.packed else []
+        # Without rotary positions transformers calls attention by chunks, and joins the outputs.
+        joined = [Saved(unit, width, "weight", joins=self.rotary)] if self.packed else []
         return (
             *norm(unit, width),
             Saved(unit, width, "weight"),

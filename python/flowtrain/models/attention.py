@@ -51,7 +51,8 @@ def varlen_attention(
         scaling: Factor of the scores.
         dropout: Probability; 0 outside training.
         is_causal: Whether a token attends only to itself and the tokens before it.
-        documents: Documents of the row. A non-causal call without them is one document.
+        documents: Documents of the row. A non-causal call without them takes `cu_seq_lens_q` of the
+            options, the boundaries of its documents, or is one document.
         options: Other options of transformers' attention. Those in `_CHANGE_THE_RESULT` must be
             None.
 
@@ -81,10 +82,12 @@ def varlen_attention(
                 f"{NAME}: a causal call needs `documents`; without it documents of the row would "
                 "see each other"
             )
-        documents = Documents([query.shape[2]])
-    if sum(documents.lengths) != query.shape[2]:
+        boundaries = options.get("cu_seq_lens_q")
+        lengths = [query.shape[2]] if boundaries is None else boundaries.diff().tolist()
+        documents = Documents(lengths)
+    if documents.num_tokens != query.shape[2]:
         raise ModelError(
-            f"{NAME}: `documents` have {sum(documents.lengths)} tokens, but the row of "
+            f"{NAME}: `documents` have {documents.num_tokens} tokens, but the row of "
             f"{type(module).__name__} has {query.shape[2]}; if they are those of the text, choose "
             "another attn_implementation for the vision tower (vision_config)"
         )
@@ -113,6 +116,20 @@ def varlen_attention(
 _NOT_COMPILED = torch.compiler.disable(varlen_attention)
 
 
+def _attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    *args: Any,
+    dropout: float = 0.0,
+    documents: Documents | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """`varlen_attention`, of which torch.compile traces a call that is one kernel."""
+    one_kernel = documents is not None and usable(query, dropout=dropout)
+    call = varlen_attention if one_kernel else _NOT_COMPILED
+    return call(module, query, *args, dropout=dropout, documents=documents, **options)
+
+
 def _as_batch(run: torch.Tensor, count: int) -> torch.Tensor:
     """View [1, heads, count * length, head_dim] as [count, heads, length, head_dim]."""
     return run[0].unflatten(1, (count, -1)).transpose(0, 1)
@@ -129,6 +146,6 @@ def register() -> str:
     Returns:
         Its name, for `attn_implementation`.
     """
-    ALL_ATTENTION_FUNCTIONS.register(NAME, _NOT_COMPILED)
+    ALL_ATTENTION_FUNCTIONS.register(NAME, _attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _no_mask)
     return NAME

@@ -18,18 +18,23 @@ class Documents:
 
     Args:
         lengths: Tokens of each document, in order.
+        device: Where attention is computed; the boundaries are copied there at once.
 
     Attributes:
         lengths: As given.
+        num_tokens: Tokens of all of them.
         longest: Tokens of the longest document.
         runs: (count, length) of each run of consecutive documents of equal length.
     """
 
-    def __init__(self, lengths: Sequence[int]) -> None:
+    def __init__(self, lengths: Sequence[int], device: torch.device | None = None) -> None:
         self.lengths = list(lengths)
+        self.num_tokens = sum(self.lengths)
         self.longest = max(self.lengths, default=0)
         self.runs = [(len(list(run)), length) for length, run in groupby(self.lengths)]
         self._boundaries: torch.Tensor | None = None
+        if device is not None:
+            self.boundaries(device)
 
     def boundaries(self, device: torch.device) -> torch.Tensor:
         """Boundaries from 0 to the tokens of the row, int32, shape [documents + 1].

@@ -29,9 +29,9 @@ from flowtrain.models.errors import ModelError
 from flowtrain.models.family import Family, LossOutput, PackedBatch
 from flowtrain.models.head import head_loss
 from flowtrain.models.loading import ConversionError, load_full_model, load_weights
+from flowtrain.models.own_functions import use_own_functions
 from flowtrain.models.patch_embed import use_linear_patches
 from flowtrain.models.rms_norm import use_own_norms
-from flowtrain.models.rotary import use_own_rotations
 from flowtrain.models.sides import Backbone, Encoder
 from flowtrain.models.swiglu import use_own_mlps
 from flowtrain.models.target_rows import compute_target_rows
@@ -138,7 +138,7 @@ class HuggingFaceFamily(Family):
         self._prepare(model)
         use_linear_patches(model)
         use_own_norms(model)
-        use_own_rotations(model)
+        use_own_functions(model)
         use_own_mlps(model)
         # Parameters alone: `.to(dtype)` would also round the rotary frequencies, which stay
         # float32 in a loaded model.
@@ -314,7 +314,7 @@ class HuggingFaceFamily(Family):
             "mm_encoder_outputs": (
                 {} if features is None else {"image": self._encoder_output(features)}
             ),
-            "documents": Documents(batch.doc_lengths),
+            "documents": Documents(batch.doc_lengths, batch.input_ids.device),
         }
 
     def _with_one_visual_id(self, input_ids: torch.Tensor) -> torch.Tensor:

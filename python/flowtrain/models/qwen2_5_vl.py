@@ -87,6 +87,7 @@ class Qwen25VL(QwenVL):
     ) -> torch.Tensor:
         model: Any = encoder
         visual = model.model.visual
+        device = pixel_values.device
         sizes = torch.tensor(grids)
         frames, rows, columns = sizes.unbind(1)
         order, edges = get_vision_window_index(
@@ -99,12 +100,12 @@ class Qwen25VL(QwenVL):
             pixel_values,
             grid_thw=sizes,
             return_dict=True,
-            frames=Documents((rows * columns).repeat_interleave(frames).tolist()),
-            windows=Documents(edges.diff().tolist()),
+            frames=Documents((rows * columns).repeat_interleave(frames).tolist(), device),
+            windows=Documents(edges.diff().tolist(), device),
             cu_seqlens=row,
-            window_index=send(order, pixel_values.device),
+            window_index=send(order, device),
             cu_window_seqlens=row,
-            position_ids=send(patch_positions(sizes, self._merge), pixel_values.device),
+            position_ids=send(patch_positions(sizes, self._merge), device),
         )
         pooled: torch.Tensor = out.pooler_output
         return pooled

@@ -120,7 +120,7 @@ class Qwen3VL(QwenVL):
             pixel_values,
             grid_thw=sizes,
             return_dict=True,
-            documents=Documents((rows * columns).repeat_interleave(frames).tolist()),
+            documents=Documents((rows * columns).repeat_interleave(frames).tolist(), device),
             cu_seqlens=torch.tensor([0, pixel_values.shape[0]]),
             position_ids=send(patch_positions(sizes, self._merge), device),
             interp_indices=send(indices, device),

@@ -8,10 +8,7 @@ but for those of the core's kernel for CUDA devices, which rounds once where the
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from functools import cache
-from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -28,28 +25,6 @@ _ON_DEVICE = {
     torch.float16: "float16",
 }
 """Dtypes of the kernel for CUDA devices."""
-
-
-def use_own_rotations(model: torch.nn.Module) -> None:
-    """Let the attention layers of a model of transformers compute `Rotary`; others are left alone.
-
-    Only these modules change: transformers' function, which other models call, stays as it is.
-    """
-    for module in model.modules():
-        if (forward := _with_own_rotation(type(module).forward)) is not None:
-            module.forward = MethodType(forward, module)
-
-
-@cache
-def _with_own_rotation(forward: Callable[..., Any]) -> Callable[..., Any] | None:
-    """A forward method that calls the function here, or None if it rotates nothing."""
-    plain: Any = inspect.unwrap(forward)
-    called = {name: own for name, own in _ROTATIONS.items() if name in plain.__code__.co_names}
-    if not called or not plain.__module__.startswith("transformers.models."):
-        return None
-    own = FunctionType(plain.__code__, {**plain.__globals__, **called}, closure=plain.__closure__)
-    own.__defaults__, own.__kwdefaults__ = plain.__defaults__, plain.__kwdefaults__
-    return own
 
 
 def _rotate(
@@ -75,10 +50,11 @@ def _rotate_in_float32(
     return exact[0].transpose(0, 1).to(q.dtype), exact[1].transpose(0, 1).to(k.dtype)
 
 
-_ROTATIONS: dict[str, Callable[..., Any]] = {
+ROTATIONS: dict[str, Callable[..., Any]] = {
     "apply_rotary_pos_emb": _rotate,
     "apply_rotary_pos_emb_vision": _rotate_in_float32,
 }
+"""Functions by the names of transformers' functions whose place they take."""
 
 
 class Rotary(torch.autograd.Function):

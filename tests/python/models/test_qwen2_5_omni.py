@@ -115,6 +115,7 @@ def test_activations_of_the_vision_tower_take_the_bytes_that_autograd_keeps(
         family.counts(0, [GRID], num_targets=0),
         PARTS,
         itemsize=dtype.itemsize,
+        joined=True,  # By transformers, which calls attention frame by frame.
     )
     pixels = torch.randn(GRID[0] * GRID[1] * GRID[2], 3 * 2 * 4 * 4).to(dtype)
     kept = kept_bytes(lambda: visual(pixels * 1, grid_thw=torch.tensor([GRID])).pooler_output)

@@ -133,6 +133,8 @@ def test_images_encoded_together_are_one_attention_call_a_layer(
     taps = getattr(plain, "deepstack_features", [])
     expected = torch.cat([plain.pooler_output, *taps], dim=-1)
     encoder.model.set_attn_implementation(NAME)
+    alone = encoder.model.visual(pixels, grid_thw=torch.tensor(grids), return_dict=True)
+    torch.testing.assert_close(alone.pooler_output, plain.pooler_output)
     lengths = []
 
     def counted_attention(*arguments: Any, **options: Any) -> Any:

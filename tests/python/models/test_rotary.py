@@ -14,7 +14,8 @@ from transformers.models.llama import modeling_llama
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 from flowtrain.models import rotary
-from flowtrain.models.rotary import _ROTATIONS, _with_own_rotation, use_own_rotations
+from flowtrain.models.own_functions import use_own_functions, with_own_functions
+from flowtrain.models.rotary import ROTATIONS
 
 _FILES = ("llama", "mistral", "qwen2", "qwen2_5_vl", "qwen3", "qwen3_vl", "qwen3_vl_moe")
 _TOWERS = ("qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
@@ -56,20 +57,20 @@ def test_results_and_gradients_are_those_of_transformers_to_the_last_bit(
 ) -> None:
     heads_first = name == "apply_rotary_pos_emb"
     expected = results(getattr(module_of(file), name), heads_first, dtype)
-    found = results(_ROTATIONS[name], heads_first, dtype)
+    found = results(ROTATIONS[name], heads_first, dtype)
     assert len(found) == 4
     assert all(map(torch.equal, found, expected))
 
 
 # Halves of whole vectors, and others.
 @pytest.mark.parametrize("width", [64, 20])
-@pytest.mark.parametrize("name", _ROTATIONS)
+@pytest.mark.parametrize("name", ROTATIONS)
 def test_results_of_the_kernel_are_the_same(name: str, width: int) -> None:
     plain = getattr(module_of("qwen3_vl"), name)
     heads_first = name == "apply_rotary_pos_emb"
     expected = results(plain, heads_first, torch.float32, width)
     with one_thread():
-        found = results(_ROTATIONS[name], heads_first, torch.float32, width)
+        found = results(ROTATIONS[name], heads_first, torch.float32, width)
     assert all(map(torch.equal, found, expected))
 
 
@@ -83,7 +84,7 @@ def test_every_attention_of_a_family_is_found(file: str) -> None:
     ]
     assert layers
     for layer in layers:
-        assert _with_own_rotation(layer.forward) is not None, layer
+        assert with_own_functions(layer.forward) is not None, layer
 
 
 def test_only_the_given_model_changes() -> None:
@@ -96,7 +97,7 @@ def test_only_the_given_model_changes() -> None:
     position_embeddings = (angles[0].cos(), angles[0].sin())
     expected = layer(x, position_embeddings, None)[0]
     plain = modeling_llama.apply_rotary_pos_emb
-    use_own_rotations(layer)
+    use_own_functions(layer)
     found = layer(x, position_embeddings, None)[0]
     assert torch.equal(found, expected)
     assert "Rotary" in names_of_graph(found)
