@@ -27,11 +27,12 @@ def loss_and_gradients(
     *,
     shards: bool = False,
     backend: str | None = None,
+    attention: bool = False,
 ) -> dict[str, torch.Tensor]:
     """Of two rows, both of whose forward passes are before the backward passes.
 
     With `shards`, each side is sharded behind it, and the rows run one after the other. Blocks are
-    compiled with `backend`, if it is given.
+    compiled with `backend`, if it is given, and their attention with them, if `attention` says so.
     """
     options: dict[str, Any] = {"weights": None, "seed": 1, "dtype": dtype}
     options["device"] = torch.device("cpu")
@@ -40,7 +41,7 @@ def loss_and_gradients(
     for side in sides:
         recompute_blocks(family, side, parallel)
         if backend is not None:
-            compile_blocks(family, side, backend=backend)
+            compile_blocks(family, side, attention=attention, backend=backend)
         if shards:
             for block in family.blocks(side):
                 fully_shard(block)

@@ -1,8 +1,8 @@
 """Attention of packed documents by FlashAttention-4, where the package `flash-attn-4` is installed.
 
-An operator of torch, so that selective recomputation can keep what it returns. It calls the two
-functions that torch's own `activate_flash_attention_impl("FA4")` calls; with present releases of
-both, that fails.
+Both passes are operators of torch, so that selective recomputation can keep what the first returns,
+and torch.compile traces neither. They call the two functions that torch's own
+`activate_flash_attention_impl("FA4")` calls; with present releases of both, that fails.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def kernels() -> Any | None:
         ) from error
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 @cache
 def usable(device: torch.device) -> bool:
     """Whether a device has these kernels, and the package is installed."""
@@ -106,24 +107,51 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.T
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx: Any, gradient: torch.Tensor, _: Any) -> tuple[Any, ...]:
-    query, key, value, boundaries, out, log_sums = ctx.saved_tensors
+@torch.library.custom_op("flowtrain::flash4_backward", mutates_args=())
+def _gradients(
+    gradient: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    boundaries: torch.Tensor,
+    out: torch.Tensor,
+    log_sums: torch.Tensor,
+    longest: int,
+    scaling: float,
+    causal: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     module: Any = kernels()
-    of_query, of_key, of_value, *_ = module._flash_attn_bwd(
+    of_query, of_key, of_value = (torch.empty_like(x) for x in (query, key, value))
+    module._flash_attn_bwd(
         query,
         key,
         value,
         out,
         gradient,
         log_sums,
-        softmax_scale=ctx.scaling,
-        causal=ctx.causal,
+        softmax_scale=scaling,
+        causal=causal,
         cu_seqlens_q=boundaries,
         cu_seqlens_k=boundaries,
-        max_seqlen_q=ctx.longest,
-        max_seqlen_k=ctx.longest,
+        max_seqlen_q=longest,
+        max_seqlen_k=longest,
+        dq=of_query,
+        dk=of_key,
+        dv=of_value,
     )
-    return of_query, of_key, of_value, None, None, None, None
+    return of_query, of_key, of_value
+
+
+@_gradients.register_fake
+def _(
+    _: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+
+def _backward(ctx: Any, gradient: torch.Tensor, _: Any) -> tuple[Any, ...]:
+    given = _gradients(gradient, *ctx.saved_tensors, ctx.longest, ctx.scaling, ctx.causal)
+    return *given, None, None, None, None
 
 
 attend.register_autograd(_backward, setup_context=_keep)

@@ -22,6 +22,7 @@ _HEAD_DIM_MULTIPLE = 8
 _MAX_HEAD_DIM = 256
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 @cache
 def _parameters() -> frozenset[str]:
     """Parameters of torch's function; empty if this torch has no such function."""
@@ -55,9 +56,14 @@ def usable(query: torch.Tensor, *, dropout: float) -> bool:
     )
 
 
+def expected(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether calls without dropout, and with heads of a usual size, will be this kernel."""
+    return device.type == "cuda" and dtype in _DTYPES
+
+
 def named(device: torch.device, dtype: torch.dtype) -> str:
     """Line for the log: by which kernel a device computes attention; empty for others."""
-    if device.type != "cuda" or dtype not in _DTYPES:
+    if not expected(device, dtype):
         return ""
     if flash4.usable(device):
         return "attention: by FlashAttention-4"

@@ -17,7 +17,7 @@ from flowtrain.cost.flops import Grid
 from flowtrain.data.pixel_maker import PixelMaker, SamplePixels, StoredRows
 from flowtrain.data.records import Dataset
 from flowtrain.data.workers import WorkerPool
-from flowtrain.models.compiled import compile_blocks
+from flowtrain.models.compiled import compile_blocks, takes_attention
 from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
@@ -172,7 +172,8 @@ class _Tower:
         freeze(self._module)
         self._compiled = config.model.compile
         if self._compiled:
-            compile_blocks(family, self._module)
+            attention = takes_attention(self._device, self._dtype)
+            compile_blocks(family, self._module, attention=attention)
 
     def context(self) -> Context:
         return feature_context(

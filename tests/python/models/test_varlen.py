@@ -10,11 +10,14 @@ import pytest
 import torch
 import torch.nn.attention.varlen
 import torch.nn.functional as F
+from flash_attention_4 import FlashAttention4, flash_attention_4
 from torch.utils.checkpoint import checkpoint
 
 from flowtrain.models import ModelError, flash4, recompute, varlen
 from flowtrain.models.attention import varlen_attention
 from flowtrain.models.documents import Documents
+
+__all__ = ["flash_attention_4"]
 
 LENGTHS = [3, 1, 7]
 
@@ -60,69 +63,6 @@ def grouped_kernel(
     repeats = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
     return kernel(query, key, value, *rest, scale=scale, window_size=window_size)
-
-
-class FlashAttention4:
-    """Functions of flash-attn-4 4.0.0b36 that `flash4.py` calls, as far as it uses them."""
-
-    def __init__(self) -> None:
-        self.forwards = 0
-
-    def _flash_attn_fwd(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        *,
-        softmax_scale: float,
-        causal: bool,
-        cu_seqlens_q: torch.Tensor,
-        cu_seqlens_k: torch.Tensor,
-        max_seqlen_q: int,
-        max_seqlen_k: int,
-        return_lse: bool,
-    ) -> tuple[torch.Tensor | None, ...]:
-        self.forwards += 1
-        out = grouped_kernel(
-            q,
-            k,
-            v,
-            cu_seqlens_q,
-            cu_seqlens_k,
-            max_seqlen_q,
-            max_seqlen_k,
-            scale=softmax_scale,
-            window_size=(-1, 0) if causal else (-1, -1),
-            enable_gqa=q.shape[1] != k.shape[1],
-        )
-        return out, q.new_zeros(q.shape[1], q.shape[0]), None, None, None
-
-    def _flash_attn_bwd(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        out: torch.Tensor,
-        dout: torch.Tensor,
-        lse: torch.Tensor,
-        **options: Any,
-    ) -> tuple[torch.Tensor, ...]:
-        assert lse.shape == (q.shape[1], q.shape[0])
-        inputs = [x.detach().requires_grad_() for x in (q, k, v)]
-        with torch.enable_grad():
-            again, *_ = self._flash_attn_fwd(*inputs, **options, return_lse=True)
-        self.forwards -= 1
-        torch.testing.assert_close(again, out)
-        return torch.autograd.grad(again, inputs, dout)
-
-
-@pytest.fixture
-def flash_attention_4(monkeypatch: pytest.MonkeyPatch) -> FlashAttention4:
-    module = FlashAttention4()
-    monkeypatch.setattr(flash4, "kernels", lambda: module)
-    monkeypatch.setattr(flash4, "usable", lambda device: True)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
-    return module
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -27,7 +27,7 @@ from flowtrain.data.pixel_maker import PixelMaker
 from flowtrain.data.text import joined
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import EventLog
-from flowtrain.models.compiled import compile_blocks
+from flowtrain.models.compiled import compile_blocks, takes_attention
 from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.registry import family_for
@@ -93,7 +93,9 @@ class Alone:
         )
         recompute_blocks(self._family, model, config.parallel.of(side))
         if config.model.compile:
-            compile_blocks(self._family, model)
+            level = config.parallel.of(side).recompute
+            attention = takes_attention(self._device, self._dtype, level)
+            compile_blocks(self._family, model, attention=attention)
         if isinstance(model, Backbone):
             model.logit_bytes = config.train.logit_bytes
         self._module = ModuleState.build(

@@ -11,7 +11,7 @@ import torch
 from flowtrain.config.layout import ModuleName
 from flowtrain.config.load import dump
 from flowtrain.config.schema import RunConfig
-from flowtrain.models.compiled import compile_blocks
+from flowtrain.models.compiled import compile_blocks, takes_attention
 from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.loading import load_weights
 from flowtrain.models.recompute import recompute_blocks
@@ -55,7 +55,8 @@ def build_module(name: ModuleName, config: RunConfig, context: RankContext) -> M
     )
     recompute_blocks(family, module, config.parallel.of(name))
     if config.model.compile:
-        compile_blocks(family, module)
+        dtype, level = DTYPES[config.model.pass_dtype], config.parallel.of(name).recompute
+        compile_blocks(family, module, attention=takes_attention(device, dtype, level))
     if isinstance(module, Backbone):
         module.logit_bytes = config.train.logit_bytes
         if config.parallel_of(name).meets != "never":

@@ -15,7 +15,7 @@ import torch
 
 from flowtrain.config.schema import Part, RunConfig
 from flowtrain.cost.profiled import Record, Sample, Update, kinds_of
-from flowtrain.models.compiled import compile_blocks
+from flowtrain.models.compiled import compile_blocks, takes_attention
 from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
@@ -73,7 +73,8 @@ class Passes:
             device=device,
         )
         if config.model.compile:
-            compile_blocks(self.family, self._model)
+            attention = takes_attention(device, self._dtype)
+            compile_blocks(self.family, self._model, attention=attention)
         self.processor = self.family.image_processor()
         self._modules = self._with_optimizers(config)
         self._trainable = [p for m in self._modules.values() for p in m.trainable]
