@@ -13,7 +13,6 @@ from functools import cache
 from typing import Any
 
 import torch
-import torch.fx.experimental._config
 
 from flowtrain.models import varlen
 from flowtrain.models.family import Family
@@ -44,8 +43,6 @@ def compile_blocks(
         attention: Whether attention layers are compiled, too; see `takes_attention`.
         backend: Backend of torch.compile.
     """
-    # Lengths that happen to be equal in the first row would be equal in its graph.
-    torch.fx.experimental._config.use_duck_shape = False
     for block in family.blocks(module):
         for layer in block.modules():
             # As the attention layers of transformers have.
