@@ -141,7 +141,7 @@ _ENCODER, _BACKBONE = "parallel.encoder.recompute", "parallel.backbone.recompute
         (80 << 10, RankLayout.colocated_on(2), {}),
         # With the activations of some slots, and less of them.
         (
-            40,
+            39,
             RankLayout.colocated_on(2),
             {"flow.chunk_slots": 1, _ENCODER: "full", f"{_ENCODER}_layers": 1},
         ),
