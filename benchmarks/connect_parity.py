@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from subprocess import PIPE, Popen
 from types import MappingProxyType
 from typing import Any
 
@@ -27,6 +27,7 @@ from connect_loop import CLIP, Loop, load, rate_at
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 import flowtrain_core
+from flowtrain.train.state.job_file import job_path, read_job
 from flowtrain.train.state.logs import read_log
 
 TIMEOUT_S = 180.0
@@ -110,7 +111,7 @@ def compare(loop: Loop, expected: Plain, *, resumed: bool = False) -> dict[str, 
         resumed: Leave the loop in the middle, and go on in other processes.
 
     Raises:
-        RuntimeError: A process failed or took too long, a pool was left in shared memory, or random
+        RuntimeError: A process failed or took too long, the job's pool was left, or random
             numbers of a loop's process were drawn.
     """
     found: list[list[dict[str, Any]]] = []
@@ -210,23 +211,22 @@ def run(loop: Loop, *, encoder_fails: bool = False) -> None:
         encoder_fails: Whether the encoder has to end with code 1, as the loop is left early.
 
     Raises:
-        RuntimeError: Another code, a timeout, or a pool was left in shared memory.
+        RuntimeError: Another code, a timeout, or the job's pool was left in shared memory.
     """
     with ExitStack() as processes:
         codes = dict.fromkeys(processes.enter_context(ranks_of(loop)), 0)
         if loop.layout == "decoupled":
             command = processes.enter_context(encoder(Path(loop.out) / "job", loop))
             codes[command] = int(encoder_fails)
-        wait_for(codes)
+        wait_for(codes, Path(loop.out) / "job")
 
 
-def wait_for(codes: dict[Started, int]) -> None:
+def wait_for(codes: dict[Started, int], job: Path) -> None:
     """Wait until processes have ended with these codes; end all if one ends with another.
 
     Raises:
-        RuntimeError: Another code, a timeout, or a pool was left in shared memory.
+        RuntimeError: Another code, a timeout, or the job's pool was left in shared memory.
     """
-    before = {pool.name for pool in flowtrain_core.list_pools()}
     end = time.monotonic() + TIMEOUT_S
     while any(each.process.poll() is None for each in codes):
         failed = any(each.process.returncode not in (None, code) for each, code in codes.items())
@@ -239,9 +239,10 @@ def wait_for(codes: dict[Started, int]) -> None:
                 f"{each.name} ended with {each.process.returncode} (None: not within "
                 f"{TIMEOUT_S:g} s), not {code}: {each.errors()}"
             )
-    dead = {pool.name for pool in flowtrain_core.list_pools() if not pool.alive}
-    if left := dead - before:
-        raise RuntimeError(f"pools left in shared memory: {', '.join(sorted(left))}")
+    found = read_job(job_path(job))
+    assert found is not None
+    if any(pool.name == found.job.pool for pool in flowtrain_core.list_pools()):
+        raise RuntimeError(f"pool left in shared memory: {found.job.pool}")
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,7 @@ class Started:
     """A process whose standard error goes to a file."""
 
     name: str
-    process: subprocess.Popen[str]
+    process: Popen[str]
     stderr: Path
 
     def errors(self) -> str:
@@ -301,9 +302,9 @@ def started(
             for name, arguments in commands.items():
                 stderr = Path(folder, name)
                 with stderr.open("w") as file:
-                    process = subprocess.Popen(
+                    process = Popen(
                         [sys.executable, *arguments],
-                        stdout=subprocess.PIPE,
+                        stdout=PIPE,
                         stderr=file,
                         env=os.environ | environment,
                         text=True,

@@ -45,7 +45,7 @@ def compare_trainers(
             passed.
 
     Raises:
-        RuntimeError: A process failed or took too long, or a pool was left in shared memory.
+        RuntimeError: A process failed or took too long, or the job's pool was left.
     """
     model, data, out = folder / "data" / "model", folder / "data", folder / "trainer"
     with warnings.catch_warnings():
@@ -110,7 +110,7 @@ def _run(out: Path, given: list[str], *, ranks: int, code: int, colocated: bool)
     with ExitStack() as stack:
         codes = {} if colocated else {stack.enter_context(encoder(out / "job")): code}
         [trainer] = stack.enter_context(started(commands))
-        wait_for({trainer: code, **codes})
+        wait_for({trainer: code, **codes}, out / "job")
 
 
 def _losses(out: Path, how: str, *, ranks: int) -> dict[int, float]:

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import ClassVar
+from typing import IO, ClassVar
 
 import torch
 from fork_server import SERVER
@@ -60,7 +60,7 @@ class ForkedProcess:
     def poll(self) -> int | None:
         return self._process.exitcode
 
-    def wait(self, timeout: float) -> int:
+    def wait(self, timeout: float | None) -> int:
         self._process.join(timeout)
         if (code := self._process.exitcode) is None:
             raise subprocess.TimeoutExpired(self._process.name, timeout)
@@ -78,9 +78,31 @@ class ForkedProcess:
                 process.kill()
 
 
+class ForkedPopen(ForkedProcess):
+    """`subprocess.Popen` as `connect_parity` calls it: a program, `flowtrain` or torchrun."""
+
+    def __init__(
+        self, words: Sequence[str], *, env: dict[str, str], stderr: IO[str], **_: object
+    ) -> None:
+        out = f"{stderr.name}.out"
+        os.mkfifo(out)
+        # Open for writing, too: it must not end before the process has opened it.
+        self.stdout = open(os.open(out, os.O_RDWR))  # noqa: SIM115
+        run = _launch if words[1] == "-m" else _program
+        super().__init__(run, *words[1:], env=env, streams=(out, stderr.name))
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
+    def communicate(self) -> None:
+        self.wait(None)
+        self.stdout.close()
+
+
 def start_command(words: Sequence[str], env: dict[str, str], streams: Streams) -> ForkedProcess:
     """Start `flowtrain` with these arguments."""
-    return ForkedProcess(_command, words, env=env, streams=streams)
+    return ForkedProcess(_launch, "-m", "flowtrain", *words, env=env, streams=streams)
 
 
 def start_program(program: Path, *arguments: object, **env: str) -> ForkedProcess:
@@ -134,13 +156,14 @@ def _become(env: dict[str, str], streams: Streams) -> None:
     torch.set_num_threads(int(env.get("OMP_NUM_THREADS", "1")))
 
 
-def _program(program: Path, *arguments: object) -> None:
+def _program(*words: object) -> None:
     parent.end_with(os.getppid())
-    sys.argv = [str(program), *map(str, arguments)]
+    sys.argv = list(map(str, words))
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-def _command(words: Sequence[str]) -> None:
+def _launch(_: str, module: str, *words: str) -> None:
+    """`python -m` of a module that starts ranks."""
     from flowtrain.cli.main import command  # Forked with it.
 
     launcher = os.getpid()
@@ -160,8 +183,10 @@ def _command(words: Sequence[str]) -> None:
             return _Adopted(ours.recv())
 
     setattr(SubprocessHandler, "_popen", popen)  # noqa: B010
-    sys.argv = ["flowtrain", *words]
-    sys.exit(command())
+    sys.argv = [module, *words]
+    if module == "flowtrain":
+        sys.exit(command())
+    runpy.run_module(module, run_name="__main__")
 
 
 def _fork_ranks(connection: Connection, launcher: int) -> None:
@@ -190,7 +215,9 @@ def _fork_ranks(connection: Connection, launcher: int) -> None:
             connection.send(os.getpid())
             connection.close()
             _become(env, streams)
-            assert tuple(args[1:3]) == _RANK
+            if tuple(args[1:3]) != _RANK:  # torchrun executes python -u and a program.
+                _program(*args[2:])
+                return
             sys.argv = ["-m", *args[3:]]
             main()
             return

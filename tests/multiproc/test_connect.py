@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import connect_parity
 import pytest
 import torch
 from bench_connect import COLOCATED_2, SGD, LoopRow, misses
@@ -29,6 +30,7 @@ from connect_parity import (
     run,
     write_weights,
 )
+from forked import ForkedPopen
 from support import nothing_left
 from transformers import AutoModelForImageTextToText
 
@@ -38,6 +40,11 @@ from flowtrain.steps import StepPlan
 from flowtrain.train.control.ending import JobFailed
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def _forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect_parity, "Popen", ForkedPopen)
 
 
 @pytest.fixture
@@ -187,8 +194,13 @@ def test_what_ends_one_rank_of_a_loop_is_named_by_all_others(loop: Loop, tmp_pat
 @pytest.mark.limit(240)
 def test_a_loop_whose_host_was_killed_is_resumed(loop: Loop, tmp_path: Path) -> None:
     fsdp = replace(loop, ranks=2, wrap="fsdp")
-    with nothing_left(), encoder(tmp_path / "job") as command, ranks_of(fsdp) as ranks:
+    with (
+        nothing_left() as launchers,
+        encoder(tmp_path / "job") as command,
+        ranks_of(fsdp) as ranks,
+    ):
         host, other = ranks
+        launchers.add(host.process.pid)
         assert host.process.stdout is not None
         assert [host.process.stdout.readline() for _ in range(2)] == ["0\n", "1\n"]
         host.process.kill()

@@ -7,11 +7,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import connect_parity
 import pytest
 from bench_connect import SGD, TrainerRow, misses
 from connect_parity import largest_difference, write_weights
 from decouple_loop import trainer_of
-from forked import start_command, start_program
+from forked import ForkedPopen, start_command, start_program
 from support import TESTS, nothing_left
 from transformers import AutoModelForImageTextToText
 
@@ -21,6 +22,11 @@ from flowtrain.integrations import decouple
 from flowtrain.train.state.ending import how_it_ended
 
 EXAMPLES = TESTS.parent / "examples"
+
+
+@pytest.fixture(autouse=True)
+def _forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect_parity, "Popen", ForkedPopen)
 
 
 @pytest.fixture
