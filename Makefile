@@ -2,7 +2,7 @@
 # installs the rest. Variables: PYTHON (makes .venv), TORCH (requirement to install if torch is
 # missing), PIP_FLAGS (such as --extra-index-url https://download.pytorch.org/whl/cpu), PY (an
 # interpreter with all packages: gpu-test and gpu-bench use it instead of .venv, without network),
-# WORKERS (processes that share the Python tests of `make test`).
+# WORKERS (processes that share the tests).
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -31,6 +31,10 @@ GPU_NEEDS := setup
 endif
 # Tests start several processes, which share the cores: one thread each.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# The tests of a file run in one worker, which makes their fixtures once. Files start in order:
+# otherwise those with the fewest tests, which take longest, would be last. A worker that the
+# watchdog has ended is not replaced, so that the run ends.
+SHARED := -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 10
 GPU_ENV := PYTHONPATH="$(CURDIR):$(CURDIR)/python:$$PYTHONPATH"
 
 # Recipes are parallel themselves, and two installs into one .venv would race.
@@ -97,15 +101,12 @@ $(STAMPS)/tools: pyproject.toml
 
 comma := ,
 
-# The tests of a file run in one worker, which makes their fixtures once. Files start in order:
-# otherwise those with the fewest tests, which take longest, would be last. A worker that the
-# watchdog has ended is not replaced, so that the run ends.
 test: setup lint ctest
-	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+	$(PYTEST) $(SHARED)
 
 test-deep: setup $(STAMPS)/ucx model ctest-asan ctest-tsan
 	@command -v ip > /dev/null || $(call apt_install,iproute2) || true
-	$(PYTEST) -m deep
+	$(PYTEST) -m deep $(SHARED)
 
 # A UCX without RDMA, for its tests. FlowTrain opens one if there is one, and needs none.
 $(STAMPS)/ucx: $(STAMPS)/tools
@@ -146,7 +147,7 @@ ctest: EXTENSION = build/extension-$(shell $(BIN)/python -c \
 ctest: $(STAMPS)/extension
 	$(BIN)/cmake -S . -B $(EXTENSION) --log-level=WARNING -DFLOWTRAIN_BUILD_TESTS=ON
 	$(BIN)/cmake --build $(EXTENSION)
-	$(BIN)/ctest --test-dir $(EXTENSION) --output-on-failure --no-tests=error
+	$(BIN)/ctest --test-dir $(EXTENSION) -j $(WORKERS) --output-on-failure --no-tests=error
 
 ctest-asan: $(STAMPS)/tools
 	$(call run_ctest,asan,address$(comma)undefined,$(HALT_ON_UB))
@@ -164,9 +165,10 @@ endef
 
 # Arguments: folder under build/, sanitizers, prefix of the ctest command.
 define run_ctest
-	$(call configure,$(1),$(2))
+	@# Compiling takes longer than the tests.
+	$(call configure,$(1),$(2)) -DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1
 	$(BIN)/cmake --build build/$(1)
-	$(3) $(BIN)/ctest --test-dir build/$(1) --output-on-failure --no-tests=error
+	$(3) $(BIN)/ctest --test-dir build/$(1) -j $(WORKERS) --output-on-failure --no-tests=error
 endef
 
 # Peers in PEERS_ALONE have large dependencies that the compared functions do not need: they are

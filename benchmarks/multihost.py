@@ -164,7 +164,7 @@ class Run:
         elif self.event != "none":
             self._disturb(here, there)
         code = run.wait(LIMIT_S)
-        if self.event == "none" and not more:
+        if self.event == "none":
             pattern = r"sent (\d+) items of (\d+) bytes, .* received (\d+) of (\d+) bytes"
             found = wait_for(self.log("there"), pattern)
             self.row["items"] = int(found[1]) + int(found[3])

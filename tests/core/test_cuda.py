@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -111,40 +109,3 @@ def test_the_import_does_not_open_the_driver() -> None:
         timeout=60,
     )
     assert "libcuda" not in run.stdout
-
-
-@pytest.mark.deep
-@pytest.mark.limit(600)
-def test_a_build_without_cuda_lacks_it_by_name(tmp_path: Path) -> None:
-    sources = tmp_path / "sources"
-    # A copy, because the build of the sources must keep its configuration.
-    for folder in ("csrc", "flowtrain_core", "python/flowtrain"):
-        skip = shutil.ignore_patterns("*.so", "__pycache__")
-        shutil.copytree(ROOT / folder, sources / folder, ignore=skip)
-    for file in ("CMakeLists.txt", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / file, sources / file)
-    env = os.environ | {"CMAKE_ARGS": "-DFLOWTRAIN_CUDA=OFF"}
-    subprocess.run(
-        [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(tmp_path / "out")],
-        cwd=sources,
-        env=env,
-        check=True,
-        timeout=500,
-    )
-    code = (
-        "import flowtrain_core._C as C; from flowtrain_core import cuda;"
-        "print(C.cuda_built, cuda.available(), hasattr(C, 'CudaStreamPage'), cuda.why_not())"
-    )
-    package = tmp_path / "out" / "flowtrain_core"
-    for source in (ROOT / "flowtrain_core").glob("*.py"):
-        (package / source.name).write_text(source.read_text())
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(tmp_path / "out")},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert run.stdout.startswith("False False False flowtrain_core was built without CUDA")
