@@ -139,5 +139,5 @@ def test_an_injected_fault_exceeds_the_tolerances_of_a_sharded_run(
 @pytest.mark.limit(600)
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_every_row_of_the_matrix_equals_a_plain_loop(row: Row, tmp_path: Path) -> None:
-    result = compare(tmp_path, row.arguments(steps=30), run_ranks=forked_ranks)
+    result = compare(tmp_path, row.arguments(steps=12), run_ranks=forked_ranks)
     assert row.misses(result) == [], result
