@@ -55,6 +55,11 @@ class LoopModel:
                 "connect: DDP has the tower's parameters already; connect the model itself, and "
                 "wrap it within the block"
             )
+        if hasattr(model, "_orig_mod"):
+            raise ConfigError(
+                "connect: torch.compile has wrapped the model and renamed its parameters; connect "
+                "the model itself, and compile its layers"
+            )
         self.has_adapters = hasattr(model, "get_base_model")
         if self.has_adapters:
             model = model.get_base_model()

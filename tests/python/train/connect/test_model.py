@@ -46,3 +46,8 @@ def test_parts_that_fsdp_gathers_with_the_language_model_are_refused(
     fully_shard(model)
     with pytest.raises(ConfigError, match=refused):
         LoopModel(model, "strict", tmp_path)
+
+
+def test_a_model_that_torch_compile_has_wrapped_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^connect: torch\.compile .* connect the model itself"):
+        LoopModel(torch.compile(torch.nn.Linear(1, 1)), "strict", tmp_path)
