@@ -165,7 +165,6 @@ endef
 
 # Arguments: folder under build/, sanitizers, prefix of the ctest command.
 define run_ctest
-	@# Compiling takes longer than the tests.
 	$(call configure,$(1),$(2)) -DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1
 	$(BIN)/cmake --build build/$(1)
 	$(3) $(BIN)/ctest --test-dir build/$(1) -j $(WORKERS) --output-on-failure --no-tests=error

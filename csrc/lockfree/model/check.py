@@ -118,7 +118,7 @@ def search(run: Run) -> Outcome:
         options = ["-E", f"-m{MAX_DEPTH}", "-w25", "-n", *(["-l"] if run.progress else [])]
         for command in (
             ["spin", "-a", *macros, str(FOLDER / run.model)],
-            ["cc", "-O3", "-w", *mode, *limits, "-o", "pan", "pan.c"],
+            ["cc", "-O2", "-w", *mode, *limits, "-o", "pan", "pan.c"],
             ["./pan", *options],
         ):
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
