@@ -1,9 +1,10 @@
 """Starts commands and programs as forks of the fork server, since imports take longer than runs.
 
 A forked `flowtrain` runs the code of the product, except `SubprocessHandler._popen`, in which torch
-executes a rank: the rank is forked, too. It still is a child of the launcher, with a session, an
-environment, streams and an exit code of its own. What forks do not have is tested with executed
-processes (`Run(executed=True)`, `test_local.py`, `test_external.py`, `test_readme.py`):
+executes a rank, also one of torchrun: the rank is forked, too. It still is a child of the launcher,
+with a session, an environment, streams and an exit code of its own. What forks do not have is
+tested with executed processes (`Run(executed=True)`, `test_local.py`, `test_external.py`,
+`test_readme.py`):
 
 - the command line and environment that /proc shows, and `python -m` itself;
 - imports of their own, what these print, and variables that they read, as GLIBC_TUNABLES;

@@ -50,7 +50,7 @@ def run_encoder_ranks(
     chosen = choose_ranks(ranks, rank, size=world.size)
     store = JobStore(job.address, job.nonce, timeout_s=config.flow.start_timeout_s)
     if failures := run_ranks(config, job, [(world, chosen)], store, resume=found.resume):
-        # torchrun ends the loop's other ranks with the first, and its host may not close the pool.
+        # torchrun kills all ranks when one fails, the host perhaps while it closes the pool.
         remove_ended_pool(job.pool, timeout_s=_CLOSE_S)
         raise run_failed(failures)
 
