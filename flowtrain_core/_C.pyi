@@ -769,6 +769,16 @@ class Consumer:
 def list_pools() -> list[PoolEntry]:
     """All pools of this user on this machine."""
 
+def leave_pools() -> None:
+    """Leaves all pools of this process: the last call before `os._exit`.
+
+    `os._exit` runs no exit handlers, and so closes no pool. This call does what a signal does that
+    ends the process: it removes the files of each pool that this process has created or whose
+    creator has left it in this way, unless another process has that pool open; the last one removes
+    them then. It waits for nothing. What this process has leased or taken is recovered once it has
+    ended. No handle may be used any more.
+    """
+
 def inspect(name: str) -> PoolSnapshot:
     """Reads the state of a pool from outside, even after the death of all its processes.
 

@@ -44,6 +44,7 @@ from flowtrain_core._C import (  # noqa: E402
     ViewsAlive,
     flight_record,
     inspect,
+    leave_pools,
     list_pools,
 )
 
@@ -74,5 +75,6 @@ __all__ = [
     "__version__",
     "flight_record",
     "inspect",
+    "leave_pools",
     "list_pools",
 ]

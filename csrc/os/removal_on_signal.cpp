@@ -61,8 +61,8 @@ void mark(const Entry& entry) noexcept {
   ::close(::openat(entry.folder, kOrphanedFile, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
 }
 
-/// Whether the folder is this process's to remove: of its own pool, or of one whose creator a
-/// signal has ended, and no other process is left.
+/// Whether the folder is this process's to remove: of its own pool, or of one whose creator has
+/// left it so, and no other process is left.
 bool is_last(const Entry& entry) noexcept {
   return (entry.creator || ::faccessat(entry.folder, kOrphanedFile, F_OK, 0) == 0) &&
          !is_byte_locked(entry.control, entry.presence);
@@ -77,17 +77,8 @@ void for_each_of(pid_t process, Act&& act) noexcept {
   }
 }
 
-void remove_and_end(int signal) {
-  // A forked child has its parent's entries.
-  const pid_t self = ::getpid();
-  for_each_of(self, [](const Entry& entry) {
-    if (entry.creator) mark(entry);
-    unlock_byte(entry.control, entry.presence);
-  });
-  // Each process of a pool that a signal ends has left by now: the last one here finds no other.
-  for_each_of(self, [](const Entry& entry) {
-    if (is_last(entry)) remove_folder(entry);
-  });
+void leave_and_end(int signal) {
+  leave_pools();
   // Only now: a signal of default action would end the process in the middle.
   struct sigaction action{};
   action.sa_handler = SIG_DFL;
@@ -117,6 +108,19 @@ Entry* claim() {
 
 }  // namespace
 
+void leave_pools() noexcept {
+  // A forked child has its parent's entries.
+  const pid_t self = ::getpid();
+  for_each_of(self, [](const Entry& entry) {
+    if (entry.creator) mark(entry);
+    unlock_byte(entry.control, entry.presence);
+  });
+  // Each process that ends at the same time leaves before it looks: the last one finds no other.
+  for_each_of(self, [](const Entry& entry) {
+    if (is_last(entry)) remove_folder(entry);
+  });
+}
+
 void remove_pools_on_signals() noexcept {
   // The kernel drops a signal of default action to the first process of a container.
   if (::getpid() == 1) return;
@@ -127,7 +131,7 @@ void remove_pools_on_signals() noexcept {
       continue;
     }
     action = {};
-    action.sa_handler = &remove_and_end;
+    action.sa_handler = &leave_and_end;
     action.sa_flags = SA_ONSTACK;
     ::sigaction(signal, &action, nullptr);
   }

@@ -284,6 +284,18 @@ def test_a_signal_to_all_processes_of_a_pool_leaves_no_files(name: str, spawn: S
     assert not (RUNTIME / name).exists()
 
 
+def test_processes_that_end_without_exit_handlers_leave_no_files(name: str, spawn: Spawn) -> None:
+    ends = "import os; print('up'); sys.stdin.readline(); leave_pools(); os._exit(3)"
+    maker = spawn(f"pool = Pool.create(sys.argv[1]); {ends}", name)
+    assert maker.line() == "up"
+    last = spawn(f"pool = Pool.open(sys.argv[1]); {ends}", name)
+    assert last.line() == "up"
+    for process, leaves in ((maker, True), (last, False)):
+        process.popen.communicate("\n")
+        assert process.popen.returncode == 3
+        assert (RUNTIME / name).exists() == leaves
+
+
 def test_files_are_private_and_others_are_refused(name: str) -> None:
     with Pool.create(name):
         assert RUNTIME.stat().st_mode & 0o777 == 0o700

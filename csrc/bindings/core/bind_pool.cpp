@@ -329,6 +329,7 @@ void bind_pool(py::module_& module) {
 
   module.def("list_pools", &channel::list_pools, py::call_guard<ReadsPoolFolder>());
   module.def("_pool_folder", &os::runtime_folder, py::call_guard<ReadsPoolFolder>());
+  module.def("leave_pools", &os::leave_pools);
   module.def("_close_pools", [] { closing(&channel::close_all_pools); });
 }
 

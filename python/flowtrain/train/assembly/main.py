@@ -19,7 +19,7 @@ from flowtrain.signals import leave_to_parent
 from flowtrain.train.assembly.elastic import ElasticProcess
 from flowtrain.train.assembly.process import RankProcess
 from flowtrain.train.assembly.reads import stream_of, workers_of
-from flowtrain.train.control.ending import reason_of
+from flowtrain.train.control.ending import exit_at_once, reason_of
 from flowtrain.train.control.job import LAUNCHER_PID, Job
 from flowtrain.train.ranks.hook import load_hook
 from flowtrain.train.state.job_file import wait_for_job
@@ -106,7 +106,7 @@ def run_rank(
             process.membership.fail(reason_of(error))
         # Reader threads or an unfinished collective would keep the process alive, and the other
         # ranks wait for its end.
-        os._exit(1)
+        exit_at_once()
 
 
 def print_failure(label: str, error: BaseException) -> None:

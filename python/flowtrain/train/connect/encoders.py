@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from flowtrain.clean import remove_ended_pool
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import load
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.launch.join import join_run
 from flowtrain.train.launch.local import run_failed, run_ranks
 from flowtrain.train.state.job_file import wait_for_job
-
-_CLOSE_S = 10.0
 
 
 def run_encoder_ranks(
@@ -50,8 +47,6 @@ def run_encoder_ranks(
     chosen = choose_ranks(ranks, rank, size=world.size)
     store = JobStore(job.address, job.nonce, timeout_s=config.flow.start_timeout_s)
     if failures := run_ranks(config, job, [(world, chosen)], store, resume=found.resume):
-        # torchrun kills all ranks when one fails, the host perhaps while it closes the pool.
-        remove_ended_pool(job.pool, timeout_s=_CLOSE_S)
         raise run_failed(failures)
 
 

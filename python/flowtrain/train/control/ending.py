@@ -7,9 +7,9 @@ import os
 import sys
 import time
 from contextlib import suppress
-from typing import Protocol
+from typing import NoReturn, Protocol
 
-from flowtrain_core import FlowTrainError
+from flowtrain_core import FlowTrainError, leave_pools
 
 _GRACE_S = 0.5
 
@@ -47,6 +47,12 @@ class Ending(Protocol):
         """
 
 
+def exit_at_once() -> NoReturn:
+    """End the process of a rank with code 1, whatever its threads wait for."""
+    leave_pools()
+    os._exit(1)
+
+
 class EndOfProcess:
     """Ends the process of a rank, which may be in a collective that no exception interrupts.
 
@@ -64,4 +70,4 @@ class EndOfProcess:
         time.sleep(_GRACE_S)
         with suppress(OSError):  # The disk of the log may be full.
             print(f"flowtrain: {self._label} ends: {reason}", file=sys.stderr, flush=True)
-        os._exit(1)
+        exit_at_once()
