@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from flowtrain.config.cache import CacheConfig
@@ -12,6 +14,10 @@ from flowtrain.config.layout import RankLayout
 
 Mode = Literal["frozen", "strict", "bounded"]
 LayoutKind = Literal["auto", "colocated", "decoupled"]
+
+ITEM_TOKENS: Mapping[str, int] = MappingProxyType({"cpu": 1024, "cuda": 8192})
+"""Defaults of `flow.item_tokens` by device. On a GPU each item costs the host the launches of a
+whole pass."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,9 +52,9 @@ class FlowConfig:
     """Slots that a colocated rank takes at a time: it encodes what they read, computes them, and
     runs the encoder's backward, before it goes on. It then keeps the activations of their items
     alone, and encodes nothing again. None takes all slots of a step. The numbers are the same."""
-    item_tokens: int = 1024
+    item_tokens: int | None = None
     """Maximum image tokens encoded at once on an encoder rank, counted as rows that cross the pool;
-    a larger image is encoded alone."""
+    a larger image is encoded alone. None takes 1024 on CPUs, and 8192 on GPUs."""
     plan_ahead: int = 4
     """Number of steps planned ahead of the current step."""
     elastic: bool = True
@@ -77,8 +83,9 @@ class FlowConfig:
 
     def __post_init__(self) -> None:
         self._check_layout()
+        if self.item_tokens is not None:
+            positive(flow__item_tokens=self.item_tokens)
         positive(
-            flow__item_tokens=self.item_tokens,
             flow__plan_ahead=self.plan_ahead,
             flow__timeout_s=self.timeout_s,
             flow__start_timeout_s=self.start_timeout_s,

@@ -10,7 +10,7 @@ from typing import Literal
 from flowtrain.config.checks import not_negative, positive, require
 from flowtrain.config.dtypes import ITEMSIZES, Dtype
 from flowtrain.config.evaluation import EvalConfig
-from flowtrain.config.flow import FlowConfig
+from flowtrain.config.flow import ITEM_TOKENS, FlowConfig
 from flowtrain.config.layout import MODULES, ModuleName
 from flowtrain.config.lora import LoraConfig
 from flowtrain.config.optim import OptimConfig
@@ -441,6 +441,12 @@ class RunConfig:
         frozen = {*self.model.freeze, *(["encoder"] if self.flow.mode == "frozen" else [])}
         parts: tuple[Part, ...] = ("encoder", "projector", "backbone")
         return tuple(part for part in parts if part not in frozen)
+
+    @property
+    def item_tokens(self) -> int:
+        """`flow.item_tokens`, or its default on the device of the ranks."""
+        given = self.flow.item_tokens
+        return ITEM_TOKENS[self.model.device] if given is None else given
 
     def parallel_of(self, module: ModuleName) -> ModuleParallel:
         """How the ranks of a module share its states, in the chosen layout.

@@ -10,12 +10,13 @@ from typing import Any
 
 from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.dtypes import ITEMSIZES
+from flowtrain.config.flow import ITEM_TOKENS
 from flowtrain.config.load import from_overrides, load
 from flowtrain.config.lora import Adapter
 from flowtrain.config.schema import RunConfig
 from flowtrain.cost.layers import PARTS
 from flowtrain.plan.cluster import Cluster
-from flowtrain.plan.work import ITEM_TOKENS, Work
+from flowtrain.plan.work import Work
 from flowtrain.workloads import PRESETS, Workload, preset, read_lengths
 
 # Batches of samples that are drawn from a preset.
@@ -27,7 +28,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "model": {"dtype": "float32", "compute_dtype": "bfloat16"},
     "data": {"path": "data.jsonl"},
     "train": {"steps": 1, "global_batch": 512},
-    "flow": {"item_tokens": ITEM_TOKENS},
+    "flow": {"item_tokens": ITEM_TOKENS["cuda"]},
 }
 
 
@@ -37,8 +38,8 @@ def planned_config(words: Sequence[str], *, model: Path | None) -> RunConfig:
     Args:
         words: A `run.yaml`, or none, and overrides `a.b=value`.
         model: A Hugging Face folder, in place of that of the file. Without a file, the run is one
-            in mixed precision with AdamW that trains everything, 512 samples a step and items of
-            `ITEM_TOKENS`, unless overrides say otherwise.
+            in mixed precision with AdamW that trains everything, 512 samples a step and items as
+            on GPUs, unless overrides say otherwise.
 
     Raises:
         ConfigError: Neither a file nor a model is given, or a field cannot be used.
@@ -162,7 +163,7 @@ def run_work(
         stored_itemsize=ITEMSIZES[config.model.dtype],
         microbatch_tokens=None if chooses_tokens else config.train.microbatch_tokens,
         # With a cache, each image is encoded alone.
-        item_tokens=config.flow.item_tokens if config.flow.cache.path is None else 1,
+        item_tokens=config.item_tokens if config.flow.cache.path is None else 1,
         logit_bytes=config.train.logit_bytes,
         cache_hits=cache_hits,
     )

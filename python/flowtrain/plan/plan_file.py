@@ -66,7 +66,7 @@ class PlannedRun:
             global_batch=config.train.global_batch,
             microbatch_tokens=config.train.microbatch_tokens,
             logit_bytes=config.train.logit_bytes,
-            item_tokens=config.flow.item_tokens,
+            item_tokens=config.item_tokens,
         )
 
 

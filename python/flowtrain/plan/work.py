@@ -8,16 +8,13 @@ from functools import cached_property
 
 import numpy
 
+from flowtrain.config.flow import ITEM_TOKENS
 from flowtrain.config.optim import OptimConfig
 from flowtrain.config.schema import LOGIT_BYTES
 from flowtrain.cost.layers import PARTS, check_parts
 from flowtrain.plan.describe import MODALITIES, Encoded, Modality, Share
 from flowtrain.workloads import Workload
 from flowtrain.workloads.workload import FloatArray, IntArray
-
-ITEM_TOKENS = 8192
-"""`flow.item_tokens` of a run that is planned before it has a run.yaml, for GPUs. The default of a
-run, 1024, suits processors."""
 
 _DEVIATIONS = 3
 _BATCHES = 16  # To draw, for means of the largest sample.
@@ -51,7 +48,7 @@ class Work:
     stored_itemsize: int = 4
     microbatch_tokens: int | None = None
     target_share: float = 1.0
-    item_tokens: int = ITEM_TOKENS
+    item_tokens: int = ITEM_TOKENS["cuda"]
     logit_bytes: int = LOGIT_BYTES
     cache_hits: float = 0.0
 

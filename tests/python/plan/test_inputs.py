@@ -26,6 +26,16 @@ def test_a_model_alone_is_a_run_of_common_choices_that_words_change() -> None:
     assert planned_config([], model=Path("/m")).train.global_batch == 512
 
 
+def test_items_of_a_model_alone_are_those_of_a_run_on_gpus() -> None:
+    alone = planned_config([], model=Path("/m"))
+    on_gpus, on_cpus = (
+        planned_config(["flow.item_tokens=null", f"model.device={device}"], model=Path("/m"))
+        for device in ("cuda", "cpu")
+    )
+    assert alone.item_tokens == on_gpus.item_tokens == 8192
+    assert on_cpus.item_tokens == 1024
+
+
 def test_a_file_gives_the_run_and_an_option_another_model(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(RUN)

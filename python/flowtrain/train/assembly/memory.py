@@ -44,7 +44,7 @@ def _advice(config: RunConfig, action: Action) -> str:
         return (
             "the device's memory is full in the encoder; "
             f"{_recompute('encoder', parallel.encoder) if flow.mode != 'frozen' else ''}"
-            f"lower flow.item_tokens={flow.item_tokens}"
+            f"lower flow.item_tokens={config.item_tokens}"
         )
     return (
         "the device's memory is full in the optimizer; freeze parts of the model with model.freeze "

@@ -45,7 +45,7 @@ def builder_of(
         colocated=ranks.colocated,
         passes=passes,
         microbatch_tokens=config.train.microbatch_tokens,
-        item_tokens=config.flow.item_tokens,
+        item_tokens=config.item_tokens,
         encoder_meets=config.parallel_of("encoder").meets,
         backbone_meets=config.parallel_of("backbone").meets,
         chunk_slots=config.flow.chunk_slots,

@@ -147,7 +147,7 @@ def _on_cores(config: RunConfig, family: Family) -> Choice | None:
         trained=config.trained_parts,
         microbatch_tokens=config.train.microbatch_tokens,
         # With a cache, each image is encoded alone.
-        item_tokens=config.flow.item_tokens if config.flow.cache.path is None else 1,
+        item_tokens=config.item_tokens if config.flow.cache.path is None else 1,
         parallel=config.parallel,
         logit_bytes=config.train.logit_bytes,
     )

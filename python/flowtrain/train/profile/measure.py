@@ -58,7 +58,7 @@ def measure(
         profile.check(key, str(out))
     limits = Limits(
         row_tokens=config.train.microbatch_tokens,
-        call_rows=min(config.flow.item_tokens, config.train.microbatch_tokens),
+        call_rows=min(config.item_tokens, config.train.microbatch_tokens),
     )
     images = image_sizes(
         passes.family, passes.processor, max_tokens=min(limits.call_rows, image_tokens)
