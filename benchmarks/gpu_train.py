@@ -1,4 +1,4 @@
-"""How well does a GPU train a Qwen3-VL of 2 billion parameters, and what does the flow cost?
+"""How well does a GPU train a Qwen3-VL of 2 or 4 billion parameters, and what does the flow cost?
 
 One GPU, everything trains, bfloat16. Samples have one image at its own resolution and a text, with
 lengths of the preset `native`. Three variants train on the same samples, each in processes of its
@@ -32,7 +32,7 @@ from typing import Any
 import torch
 import trace_kernels
 from gpu_report import conditions
-from released_model import QWEN3_VL_2B, TOKEN_PIXELS, VOCABULARY, write_qwen3_vl
+from released_model import QWEN3_VL, TOKEN_PIXELS, VOCABULARY, write_qwen3_vl
 
 from flowtrain.bench.train.compare import ratio
 from flowtrain.bench.train.runs import (
@@ -231,7 +231,7 @@ def written_inputs(folder: Path, given: argparse.Namespace, steps: int) -> dict[
         SystemExit: The folder is of other options.
     """
     done = folder / "inputs.json"
-    options = [steps, given.global_batch, given.max_tokens, given.small]
+    options = [steps, given.global_batch, given.max_tokens, given.size]
     if done.exists():
         setting: dict[str, Any] = json.loads(done.read_text())
         if setting["inputs"] != options:
@@ -241,7 +241,7 @@ def written_inputs(folder: Path, given: argparse.Namespace, steps: int) -> dict[
     samples = lengths(
         steps * given.global_batch,
         max_tokens=given.max_tokens,
-        scale=1 / 16 if given.small else 1.0,
+        scale=1 / 16 if given.size == "tiny" else 1.0,
         seed=0,
     )
     write_samples(
@@ -254,8 +254,8 @@ def written_inputs(folder: Path, given: argparse.Namespace, steps: int) -> dict[
     written = time.perf_counter()
     parameters = write_qwen3_vl(
         folder / "model",
-        SMALL if given.small else QWEN3_VL_2B,
-        vocabulary=4096 if given.small else VOCABULARY,
+        SMALL if given.size == "tiny" else QWEN3_VL[given.size],
+        vocabulary=4096 if given.size == "tiny" else VOCABULARY,
         device=given.device,
     )
     setting = {
@@ -282,7 +282,9 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=2, help="of a padded microbatch")
     parser.add_argument("--workers", type=int, default=8, help="processes that read")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--small", action="store_true", help="a tiny model, to try this file")
+    parser.add_argument(
+        "--size", choices=(*QWEN3_VL, "tiny"), default="2b", help="tiny is to try this file"
+    )
     parser.add_argument("--compile", action="store_true", help="model.compile")
     parser.add_argument("--flow", type=json.loads, default={"chunk_slots": 1}, metavar="JSON")
     parser.add_argument("--parallel", type=json.loads, default={}, metavar="JSON")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 
 from flowtrain.models.tiny import TinyModel, write_tiny_model
 
-QWEN3_VL_2B = TinyModel(
+_2B = TinyModel(
     vision_width=1024,
     vision_depth=24,
     vision_heads=16,
@@ -23,7 +24,18 @@ QWEN3_VL_2B = TinyModel(
     text_intermediate=6144,
     tied=True,
 )
-"""Qwen3-VL-2B, as released."""
+QWEN3_VL = {
+    "2b": _2B,
+    "4b": replace(
+        _2B,
+        text_width=2560,
+        text_depth=36,
+        text_heads=32,
+        text_head_dim=128,
+        text_intermediate=9728,
+    ),
+}
+"""Released sizes of Qwen3-VL; both have the same tower."""
 
 VOCABULARY = 151_936
 PATCH = 16

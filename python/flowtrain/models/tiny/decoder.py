@@ -20,7 +20,7 @@ def text_config(sizes: TinyModel, vocabulary: Mapping[str, int], kind: str) -> d
         "num_hidden_layers": sizes.text_depth,
         "num_attention_heads": sizes.text_heads,
         "num_key_value_heads": sizes.text_kv_heads,
-        "head_dim": sizes.text_width // sizes.text_heads,
+        "head_dim": sizes.text_head_dim or sizes.text_width // sizes.text_heads,
         "max_position_embeddings": 4096,
         "tie_word_embeddings": sizes.tied,
     }

@@ -18,6 +18,8 @@ class TinyModel:
     text_depth: int = 4
     text_heads: int = 6
     text_kv_heads: int = 2
+    text_head_dim: int | None = None
+    """Width of a head; None divides `text_width` by the heads."""
     text_intermediate: int = 512
     tied: bool = False
     """Whether input and output embeddings are one matrix, as in the released small models."""
