@@ -22,8 +22,8 @@ from tqdm import tqdm
 from flowtrain.bench.conditions import conditions
 from flowtrain.bench.train.runs import Task, flow_config
 from flowtrain.bench.train.synthetic import write_samples
+from flowtrain.config.checkpoint import CheckpointConfig
 from flowtrain.config.parallel import ModuleParallel, ParallelConfig
-from flowtrain.config.schema import CheckpointConfig
 from flowtrain.events import KINDS, read_run
 from flowtrain.models.tiny import TinyModel
 from flowtrain.train.launch.run import train

@@ -47,7 +47,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from flowtrain.bench.conditions import conditions
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.data import records
 from flowtrain.data.conversation import read_conversation
 from flowtrain.data.images import upright_size

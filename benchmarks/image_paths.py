@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import AutoImageProcessor
 from transformers.image_utils import load_image
 
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.cost.flops import Grid
 from flowtrain.data import VlmSamples
 from flowtrain.data.digits import write_digits

@@ -26,7 +26,7 @@ from transformers import AutoModelForImageTextToText
 
 from flowtrain.config import RunConfig, from_dict
 from flowtrain.config.parallel import Sharding
-from flowtrain.config.schema import LOGIT_BYTES
+from flowtrain.config.train import LOGIT_BYTES
 from flowtrain.data.digits import write_digits
 from flowtrain.models.tiny import SMALLEST
 from flowtrain.train.launch.local import run_local_ranks

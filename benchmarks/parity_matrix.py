@@ -18,7 +18,7 @@ from typing import Any, get_args
 from parity import MODELS, compare
 
 from flowtrain.config.parallel import Sharding
-from flowtrain.config.schema import LOGIT_BYTES
+from flowtrain.config.train import LOGIT_BYTES
 
 # Maximum relative differences of losses and of weights.
 TOLERANCES = {

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from flowtrain.config import RunConfig, dump, from_dict
-from flowtrain.config.schema import Part
+from flowtrain.config.model import Part
 from flowtrain.models.dtypes import DTYPES
 from flowtrain.steps import StepPlan
 from flowtrain.train.control.exchange import StepDecision

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flowtrain.config.checks import positive, require
 
 if TYPE_CHECKING:
-    from flowtrain.config.schema import Part
+    from flowtrain.config.model import Part
 
 _RANK, _ALPHA = 0, 8
 

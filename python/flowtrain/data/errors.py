@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flowtrain_core import FlowTrainError
 
 if TYPE_CHECKING:
-    from flowtrain.config.schema import DataConfig
+    from flowtrain.config.data import DataConfig
 
 
 _MOST_CHARACTERS = 200

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.data.errors import DataError
 from flowtrain.data.order import DrawOrder, SampleOrder
 from flowtrain.data.records import Dataset

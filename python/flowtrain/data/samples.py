@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.cost.flops import Grid
 from flowtrain.data.chat import ChatTokenizer
 from flowtrain.data.conversation import Conversation, read_conversation

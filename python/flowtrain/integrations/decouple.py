@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flowtrain.config.checks import ConfigError
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.config.tree import build
 from flowtrain.data import VlmSamples
 from flowtrain.integrations.arguments import unplanned, wrong

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.lora import LoraConfig
-from flowtrain.config.schema import Part
+from flowtrain.config.model import Part
 from flowtrain.extras import install_command
 
 ADAPTER = "default"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import torch
 
 from flowtrain.config.lora import LoraConfig
-from flowtrain.config.schema import Part
+from flowtrain.config.model import Part
 from flowtrain.cost.flops import Grid, ModuleFlops, Side
 from flowtrain.cost.layers import Counts, ForwardFlops, Layer
 from flowtrain.models.errors import ModelError

@@ -18,7 +18,7 @@ import torch
 from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from flowtrain.config.schema import Part
+from flowtrain.config.model import Part
 from flowtrain.cost.decoder import decoder_layers
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.cost.layers import Counts, Layer

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.dtypes import Dtype
 from flowtrain.config.flow import Mode
-from flowtrain.config.schema import Part, RunConfig
+from flowtrain.config.model import Part
+from flowtrain.config.schema import RunConfig
 from flowtrain.config.tree import build, to_dict
 from flowtrain.plan.result import Plan
 

@@ -10,7 +10,7 @@ import numpy
 
 from flowtrain.config.flow import ITEM_TOKENS
 from flowtrain.config.optim import OptimConfig
-from flowtrain.config.schema import LOGIT_BYTES
+from flowtrain.config.train import LOGIT_BYTES
 from flowtrain.cost.layers import PARTS, check_parts
 from flowtrain.plan.describe import MODALITIES, Encoded, Modality, Share
 from flowtrain.workloads import Workload

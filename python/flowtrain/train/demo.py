@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from flowtrain import progress
+from flowtrain.config.checkpoint import CheckpointConfig
 from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.evaluation import EvalConfig
 from flowtrain.config.layout import RankLayout
 from flowtrain.config.load import load
-from flowtrain.config.schema import CheckpointConfig, RunConfig, TrackConfig
+from flowtrain.config.schema import RunConfig
+from flowtrain.config.track import TrackConfig
 from flowtrain.data.digits import write_digits
 from flowtrain.train.launch.run import train
 from flowtrain.train.state.atomic import PART

@@ -15,7 +15,7 @@ from flowtrain.bench.train.compare import idle, loss_differences, ratio
 from flowtrain.bench.train.plain_data import shares
 from flowtrain.bench.train.runs import Run
 from flowtrain.bench.train.synthetic import write_workload
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.data.samples import SampleReader
 from flowtrain.models.tiny import SMALLEST
 from flowtrain.workloads import preset

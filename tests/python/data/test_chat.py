@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from transformers import AutoProcessor, AutoTokenizer
 
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.data import DataError
 from flowtrain.data.chat import ChatTokenizer
 from flowtrain.data.conversation import read_conversation

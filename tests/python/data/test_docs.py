@@ -12,7 +12,7 @@ from clips import write_clip
 from PIL import Image
 from plain_processor import processor_of
 
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.data import DataError
 from flowtrain.data.samples import SampleReader
 from flowtrain.models.tiny import write_tiny_model

@@ -16,7 +16,7 @@ from clips import write_clip
 from PIL import Image
 
 from flowtrain.cache import CacheFolder, Context, Writer
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.data import DataError, images
 from flowtrain.data.pixel_maker import SamplePixels, StoredRows
 from flowtrain.data.samples import SampleReader

@@ -15,7 +15,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from support import float_pixels
 
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.data import DataError
 from flowtrain.data.files import IMAGE, as_json, visual_file
 from flowtrain.data.images import read_upright, upright_size

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.config.sources import SourceConfig
 from flowtrain.data import DataError
 from flowtrain.data import order as order_module

@@ -15,7 +15,7 @@ import torch
 from parity import add_videos
 from reference_loop import Samples
 
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.data import DataError, VlmSamples
 from flowtrain.data.digits import write_digits
 from flowtrain.data.pixel_maker import PixelMaker

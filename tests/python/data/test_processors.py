@@ -16,7 +16,7 @@ from PIL import Image
 from plain_processor import processor_of, sample_of
 from transformers.image_utils import load_image
 
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.data import DataError, VlmSamples
 from flowtrain.data.pixel_maker import PixelMaker
 from flowtrain.data.samples import SampleReader

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from support import float_pixels
 
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.data import DataError
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.text import SampleText, expand

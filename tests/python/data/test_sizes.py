@@ -17,7 +17,7 @@ from support import run_tree, write_tiny_data
 
 from flowtrain.cli.main import main
 from flowtrain.config import RunConfig, load
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.data.check import check_file
 from flowtrain.data.errors import DataError
 from flowtrain.data.records import Dataset

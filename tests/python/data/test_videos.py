@@ -25,7 +25,7 @@ from PIL import Image
 from support import float_pixels
 
 from flowtrain.config import from_dict
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.data import DataError, videos
 from flowtrain.data.check import check_file
 from flowtrain.data.files import VIDEO, VisualFile, visual_file

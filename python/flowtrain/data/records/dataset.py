@@ -11,7 +11,7 @@ from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.config.sources import SourceConfig
 from flowtrain.data.errors import DataError
 from flowtrain.data.records.base import Records, State, check_exists

@@ -9,7 +9,8 @@ from typing import Any
 
 from flowtrain.config.checks import require
 from flowtrain.config.dtypes import Dtype
-from flowtrain.config.schema import Part, RunConfig
+from flowtrain.config.model import Part
+from flowtrain.config.schema import RunConfig
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.export.uniform import Uniform, mesh_of
 from flowtrain.plan.plan_file import PlanFile, PlannedRun

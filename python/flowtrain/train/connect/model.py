@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.flow import Mode
-from flowtrain.config.schema import Part
+from flowtrain.config.model import Part
 from flowtrain.models.family import Family
 from flowtrain.models.huggingface import HuggingFaceFamily
 from flowtrain.models.registry import family_for

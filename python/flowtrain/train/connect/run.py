@@ -11,8 +11,9 @@ from typing import Any, Literal
 import torch
 
 from flowtrain.config.checks import ConfigError, require
+from flowtrain.config.data import DataConfig
 from flowtrain.config.load import from_dict
-from flowtrain.config.schema import DataConfig, RunConfig
+from flowtrain.config.schema import RunConfig
 from flowtrain.config.tree import to_dict
 from flowtrain.data import VlmSamples
 from flowtrain.data.errors import DataError

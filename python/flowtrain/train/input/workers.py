@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from flowtrain.config.data import DataConfig
 from flowtrain.config.layout import RankLayout
-from flowtrain.config.schema import DataConfig
 from flowtrain.data.records import State, index_for_forks
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import WorkerPool

@@ -12,7 +12,7 @@ import yaml
 
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import load
-from flowtrain.config.schema import ModelConfig
+from flowtrain.config.model import ModelConfig
 from flowtrain.data.model_files import changed_names, model_hashes
 from flowtrain.train.state import atomic
 from flowtrain.train.state.resume import FINGERPRINT, fingerprint

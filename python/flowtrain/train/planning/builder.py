@@ -6,7 +6,7 @@ import functools
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from flowtrain.config.schema import Part
+from flowtrain.config.model import Part
 from flowtrain.cost.flops import train_flops
 from flowtrain.data.sample_meta import SampleMeta
 from flowtrain.models.family import Family

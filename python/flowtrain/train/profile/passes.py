@@ -13,7 +13,8 @@ from typing import get_args
 
 import torch
 
-from flowtrain.config.schema import Part, RunConfig
+from flowtrain.config.model import Part
+from flowtrain.config.schema import RunConfig
 from flowtrain.cost.profiled import Record, Sample, Update, kinds_of
 from flowtrain.models.compiled import compile_blocks, takes_attention
 from flowtrain.models.dtypes import DTYPES

@@ -8,7 +8,7 @@ import torch
 
 from flowtrain.config.flow import FlowConfig
 from flowtrain.config.layout import ModuleName, RankLayout
-from flowtrain.config.schema import Tier
+from flowtrain.config.pool import Tier
 from flowtrain.models.family import Family
 from flowtrain.steps import Space
 from flowtrain.train.control.activity import Activity

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from flowtrain.config.schema import TrackConfig
+from flowtrain.config.track import TrackConfig
 from flowtrain.schedule import Action
 from flowtrain.train.state.logs import PROFILE
 

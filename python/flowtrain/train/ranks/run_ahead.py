@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowtrain.config.schema import PoolConfig
+from flowtrain.config.pool import PoolConfig
 from flowtrain.free_memory import free_memory
 from flowtrain.steps import EncoderItem, Space, StepPlan
 

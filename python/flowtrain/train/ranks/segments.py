@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowtrain.config.layout import RankLayout
-from flowtrain.config.schema import PoolConfig
+from flowtrain.config.pool import PoolConfig
 from flowtrain.steps import Space, SpaceNeed, StepPlan, step_name
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flowtrain.config.checks import ConfigError
-from flowtrain.config.schema import TrackConfig
+from flowtrain.config.track import TrackConfig
 
 _WANDB_ID = "wandb-id"
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from flowtrain.config.schema import Tier
+from flowtrain.config.pool import Tier
 from flowtrain.steps import Space, step_name
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.records.copies import Copies

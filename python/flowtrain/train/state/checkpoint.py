@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.checkpoint.storage import WriteResult
 
-from flowtrain.config.schema import CheckpointConfig
+from flowtrain.config.checkpoint import CheckpointConfig
 from flowtrain.data.records import drop_before
 from flowtrain.models.family import Family
 from flowtrain.steps import StepPlan

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from flowtrain.config.schema import Part
+from flowtrain.config.model import Part
 from flowtrain.train.control.exchange import StepDecision
 from flowtrain.train.parallel.interface import Parallel
 from flowtrain.train.parallel.replicated import Replicated

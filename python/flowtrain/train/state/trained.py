@@ -9,8 +9,8 @@ import torch
 
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.flow import Mode
+from flowtrain.config.model import Part
 from flowtrain.config.optim import OptimConfig, ParameterGroup
-from flowtrain.config.schema import Part
 from flowtrain.models.adapters import modules_to_save
 from flowtrain.models.family import Family
 from flowtrain.train.state.optimizer import check_groups, group_of

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from flowtrain.config import ConfigError
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.config.sources import SourceConfig
 from flowtrain.data import DataError
 from flowtrain.data.records import Dataset, ParquetRecords, jsonl, parquet

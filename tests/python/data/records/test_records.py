@@ -12,7 +12,9 @@ import pytest
 from PIL import Image
 
 from flowtrain.config import ConfigError, RunConfig
-from flowtrain.config.schema import DataConfig, ModelConfig, TrainConfig
+from flowtrain.config.data import DataConfig
+from flowtrain.config.model import ModelConfig
+from flowtrain.config.train import TrainConfig
 from flowtrain.data import DataError
 from flowtrain.data.check import check_file
 from flowtrain.data.records import FORMATS, Dataset, base, dataset, json_text, jsonl

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch.utils.data import IterableDataset
 
-from flowtrain.config.schema import DataConfig
+from flowtrain.config.data import DataConfig
 from flowtrain.config.sources import SourceConfig
 from flowtrain.data import DataError
 from flowtrain.data.records import Dataset, Spool, segment_of

@@ -9,7 +9,7 @@ import pytest
 from flowtrain.config.flow import Mode
 from flowtrain.config.layout import RankLayout
 from flowtrain.config.parallel import ParallelConfig
-from flowtrain.config.schema import LOGIT_BYTES
+from flowtrain.config.train import LOGIT_BYTES
 from flowtrain.cost import Counts, Layer, Product
 from flowtrain.cost.flops import Grid
 from flowtrain.cost.timing import PassSeconds

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowtrain.config.schema import ModelConfig
+from flowtrain.config.model import ModelConfig
 from flowtrain.train.launch.host_files import model_digests
 
 

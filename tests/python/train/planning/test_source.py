@@ -9,9 +9,12 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from flowtrain.config.data import DataConfig
 from flowtrain.config.evaluation import EvalConfig
 from flowtrain.config.flow import FlowConfig
-from flowtrain.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
+from flowtrain.config.model import ModelConfig
+from flowtrain.config.schema import RunConfig
+from flowtrain.config.train import TrainConfig
 from flowtrain.data import DataError
 from flowtrain.data.mixture import MixedOrder
 from flowtrain.data.order import DrawOrder, SampleOrder

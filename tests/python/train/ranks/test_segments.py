@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flowtrain.config.layout import RankLayout
-from flowtrain.config.schema import PoolConfig
+from flowtrain.config.pool import PoolConfig
 from flowtrain.steps import EncoderItem, Space, SpaceError, SpaceNeed, StepPlan
 from flowtrain.train.ranks.segments import SegmentSizes
 
