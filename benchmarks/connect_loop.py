@@ -25,6 +25,7 @@ from transformers import AutoModelForImageTextToText
 import flowtrain
 from flowtrain.models.registry import family_for
 from flowtrain.train.connect.part import LoopPart
+from flowtrain.train.ranks.backbone import BackbonePart
 
 CLIP = 0.2
 RATE = {"sgd": 0.3, "adamw": 1e-3}
@@ -125,7 +126,7 @@ def main(rank: int, loop: Loop) -> None:
         store = f"file://{out / 'group'}"
         dist.init_process_group("gloo", init_method=store, rank=rank, world_size=loop.ranks)
     if loop.keeps_factor:
-        LoopPart._summed = lambda _, gradient: gradient  # type: ignore[method-assign]
+        LoopPart._gradient = BackbonePart._gradient  # type: ignore[method-assign]
     model, optimizer = load(loop, divided=loop.wrap == "fsdp")
     losses: dict[int, float] = {}
     norms: dict[int, float] = {}

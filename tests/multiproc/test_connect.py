@@ -11,7 +11,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,11 @@ from transformers import AutoModelForImageTextToText
 import flowtrain
 from flowtrain.config import ConfigError
 from flowtrain.steps import StepPlan
+from flowtrain.train.connect.part import FlowError
 from flowtrain.train.control.ending import JobFailed
+from flowtrain.train.state.checkpoint_files import valid_checkpoints
 
+Steps = Generator[tuple[Any, Any], None, None]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -138,6 +142,48 @@ def test_a_notebook_cell_that_failed_or_was_interrupted_is_run_again(
     # Of the last step before each end the checkpoint may not be complete.
     again = [n for n, number in enumerate(numbers) if n and number <= numbers[n - 1]]
     assert len(again) <= 2 and set(numbers) == set(range(5)) and numbers[-1] == 4
+
+
+@pytest.mark.limit(240)
+def test_a_loop_in_another_form_is_refused_or_trains(loop: Loop, tmp_path: Path) -> None:
+    def steps(name: str, model: Any, optimizer: Any, **options: Any) -> Steps:
+        with flowtrain.connect(
+            tmp_path / name, model, optimizer, layout="colocated", **options
+        ) as flow:
+            for step in flow.steps(loop.data, samples=4, max_tokens=loop.max_tokens, steps=2):
+                yield flow, step
+
+    model, optimizer = load(loop)
+    job = tmp_path / "file"
+    job.touch()
+    for wrong, said in (({"time_out_s": 5}, "flow.time_out_s"), ({"keep": 0}, "checkpoint.keep=0")):
+        with pytest.raises(ConfigError, match=said):
+            next(steps("wrong", model, optimizer, **wrong))
+    with pytest.raises(ConfigError, match=f"^job={job}: it is a file; give a folder$"):
+        next(steps("file", model, optimizer))
+    with (
+        nothing_left(),
+        pytest.raises(FlowError, match=r"^flow\.steps: .* no backward before the next one"),
+    ):
+        for _, step in steps("late", model, optimizer):  # Still whole.
+            sum(model(**batch).loss * batch.weight for batch in step).backward()
+    # All parameters are in the optimizer, and the loop asks for no microbatch behind the last.
+    model, _ = load(replace(loop, mode="frozen"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    norms = []
+    with nothing_left():
+        running = steps("frozen", model, optimizer, mode="frozen")
+        for flow, step in running:
+            for _, batch in zip(range(len(step)), step, strict=False):
+                (model(**batch).loss * batch.weight).backward()
+            norms.append(flow.step())
+            if not (child := os.fork()):
+                with suppress(SystemExit):
+                    running.throw(SystemExit)  # Leaves the block, whose job goes on.
+                os._exit(3)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert len(norms) == 2 and min(norms) > 0
+    assert valid_checkpoints(tmp_path / "frozen").keys() == {2}
 
 
 def lines(program: Path) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -13,13 +13,15 @@ import torch
 from flowtrain.config.schema import RunConfig
 from flowtrain.schedule import Action
 from flowtrain.train.connect.model import LoopModel
-from flowtrain.train.connect.optimizer import EncoderGroups, take_out
-from flowtrain.train.connect.part import Batch
+from flowtrain.train.connect.optimizer import EncoderGroups, check_parameters, take_out
+from flowtrain.train.connect.part import Batch, FlowError
 from flowtrain.train.connect.rank import LoopRank
 from flowtrain.train.connect.run import (
     Layout,
     Samples,
+    check_sections,
     dtypes_of,
+    flow_fields,
     parallel_of,
     ranks_of,
     run_of,
@@ -29,10 +31,6 @@ from flowtrain.train.ranks.evaluations import Evaluation
 from flowtrain.train.state.checkpoint_files import remove_after, valid_checkpoints
 from flowtrain.train.state.final import write_model
 from flowtrain_core import FlowTrainError
-
-
-class FlowError(FlowTrainError, RuntimeError):
-    """A loop called `Flow` in an order that has no meaning."""
 
 
 @contextmanager
@@ -93,14 +91,16 @@ def connect(
         keep: Number of checkpoints to keep; the oldest are deleted.
         resume: Go on from the last checkpoint in the folder, if there is one. The schedulers of
             the loop are the caller's: `Step.number` counts from the first step of all.
-        **flow: Fields of section `flow` of a run, such as `timeout_s`.
+        **flow: Fields of section `flow` of a run, such as `timeout_s`, but those of its ranks.
 
     Raises:
         ConfigError: Model, optimizer or a field cannot be used.
     """
     given = LoopModel(model, mode, folder)
-    parameters = given.in_front()
-    groups = EncoderGroups(optimizer, parameters) if parameters else None
+    front = given.in_front()
+    check_parameters(optimizer, given.model)
+    trained = {name: parameter for name, parameter in front.items() if parameter.requires_grad}
+    groups = EncoderGroups(optimizer, trained) if trained else None
     given.check_weights()
     sections = {
         "run": str(Path(job).absolute()),
@@ -117,13 +117,14 @@ def connect(
         "flow": {
             **ranks_of(layout, encoder_ranks, size=given.size),
             "mode": mode,
-            **flow,
             "elastic": False,
+            **flow_fields(flow),
         },
         "checkpoint": {"every": save_every, "keep": keep},
         "parallel": parallel_of(given, layout),
     }
-    take_out(optimizer, parameters)
+    check_sections(sections)  # A model without its tower would have to be loaded again.
+    take_out(optimizer, front)
     given.drop_tower()
     connected = Flow(sections, given, optimizer, groups, resume=resume)
     try:
@@ -174,6 +175,7 @@ class Flow:
         self._rank: LoopRank | None = None
         self._actions: Iterator[Action] = iter(())
         self._next: Action | None = None
+        self._computing = ExitStack()
         self._is_own = False
         self._done = 0
         self._hook = optimizer.register_step_pre_hook(self._check_step)
@@ -252,7 +254,14 @@ class Flow:
             NonFiniteError: Loss or gradient is not finite.
             JobFailed: An encoder rank has ended or does not answer.
         """
-        if self._next is None or self._next.kind not in ("norm", "apply"):
+        action = self._next
+        if action is not None and action.kind == "backward" and action.last:
+            # The loop has all microbatches, and has not asked whether there is another.
+            self._computing.close()
+            self._advance()
+        elif action is None and self._rank is not None:
+            raise FlowError(f"flow.step: all {self._done} steps are done; leave the loop")
+        elif action is None or action.kind not in ("norm", "apply"):
             raise FlowError("flow.step: take all microbatches of a step first, and then call it")
         self._until("apply")
         assert self._rank is not None
@@ -349,8 +358,11 @@ class Flow:
             batch, backward = self._rank.part.batch, self._next
             assert backward is not None
             batch.ends_step = backward.last
-            with self._rank.computes(backward):
+            with self._computing:
+                self._computing.enter_context(self._rank.computes(backward))
                 yield batch
+            if self._next is not backward:
+                return  # The step has been ended within this microbatch.
             self._advance()  # Takes the gradient of its image rows.
 
     def _saved(self, method: str) -> Path:

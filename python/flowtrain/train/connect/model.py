@@ -128,11 +128,11 @@ class LoopModel:
         return dtypes.pop()
 
     def in_front(self) -> dict[str, torch.nn.Parameter]:
-        """Parameters in front of the cut that train, by name."""
+        """Parameters in front of the cut, by name."""
         return {
             name: parameter
             for name, parameter in self.model.named_parameters()
-            if self.family.side_of(name) == "encoder" and parameter.requires_grad
+            if self.family.side_of(name) == "encoder"
         }
 
     def check_weights(self) -> None:

@@ -29,7 +29,7 @@ class EncoderGroups:
 
     Args:
         optimizer: The optimizer, which has not stepped.
-        parameters: Parameters of encoder and projector, by name.
+        parameters: Parameters of encoder and projector that train, by name.
 
     Raises:
         ConfigError: It has not all of them, its groups differ in more, or the encoder cannot have
@@ -93,6 +93,22 @@ class EncoderGroups:
         return rates.pop()
 
 
+def check_parameters(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
+    """Refuse an optimizer of parameters that are not the model's: no checkpoint could have them.
+
+    Raises:
+        ConfigError: It has such a parameter.
+    """
+    own = {id(parameter) for parameter in model.parameters()}
+    given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if others := [parameter for parameter in given if id(parameter) not in own]:
+        raise ConfigError(
+            f"optimizer: {len(others)} of its {len(given)} parameters are not the model's, the "
+            f"first of shape {list(others[0].shape)}; make it of the parameters of this model, as "
+            "they are now, and give others an optimizer of their own"
+        )
+
+
 def take_out(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]
 ) -> None:
@@ -138,6 +154,8 @@ def _options(optimizer: torch.optim.Optimizer, numbers: list[int], name: str) ->
                 "encoder and projector into one group"
             )
     options = {option: groups[0][option] for option in _TAKEN[name]}
+    # The rate of each step is the group's. That of a warm-up begins with 0, which no run has.
+    options["lr"] = options["lr"] or groups[0].get("initial_lr") or 1.0
     if "betas" in options:
         options["betas"] = list(options["betas"])
     return options

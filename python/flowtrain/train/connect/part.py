@@ -12,8 +12,13 @@ from flowtrain.models.family import LossOutput, PackedBatch
 from flowtrain.models.huggingface import HuggingFaceFamily
 from flowtrain.steps import StepPlan
 from flowtrain.train.ranks.backbone import BackbonePart
+from flowtrain_core import FlowTrainError
 
 _IGNORED = -100
+
+
+class FlowError(FlowTrainError, RuntimeError):
+    """A loop called `Flow` in an order that has no meaning."""
 
 
 class Batch(dict[str, Any]):
@@ -21,7 +26,8 @@ class Batch(dict[str, Any]):
 
     Attributes:
         weight: What its mean loss is multiplied by, so that the gradients of all microbatches add
-            up to that of the mean loss of the step, on several ranks as DDP averages them.
+            up to that of the mean loss of the step, on several ranks as DDP averages them. A
+            microbatch with another weight than 0 must have a backward before the next is taken.
         ends_step: Whether it is the last of its step on this rank.
     """
 
@@ -71,5 +77,11 @@ class LoopPart(BackbonePart):
     def _backward(self, _plan: StepPlan, _loss: LossOutput) -> None:
         """The loop has done it."""
 
-    def _summed(self, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient / self._context.world.size
+    def _gradient(self, features: torch.Tensor) -> torch.Tensor:
+        if features.grad is None and self.batch.weight:
+            raise FlowError(
+                "flow.steps: a microbatch with images had no backward before the next one was "
+                "taken, or the step ended, and its encoder would not train; call backward in the "
+                "loop over the microbatches, once for each; to leave one out, set batch.weight = 0"
+            )
+        return super()._gradient(features) / self._context.world.size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -87,6 +88,7 @@ class LoopRank:
     ) -> None:
         self._world = world
         self._loop = loop
+        self._process = os.getpid()
         self._resources = ExitStack()
         self._membership: Membership | None = None
         self._is_over = False
@@ -148,12 +150,12 @@ class LoopRank:
         return len(slots_of(plan, self._role)), plan.num_targets
 
     def close(self, error: BaseException | None) -> None:
-        """Close the job on all sides; a second call does nothing.
+        """Close the job on all sides; a second call does nothing, nor one in a forked child.
 
         Args:
             error: Why, if it is not complete.
         """
-        if self._is_over:
+        if self._is_over or os.getpid() != self._process:
             return
         reason = "its loop was left before the last step"
         if error is not None:
@@ -171,7 +173,9 @@ class LoopRank:
 
     def failure(self) -> str | None:
         """Why the job has failed; None if it has not, after a short wait."""
-        return None if self._membership is None else self._membership.failure()
+        if self._membership is None or os.getpid() != self._process:
+            return None
+        return self._membership.failure()
 
     @property
     def first(self) -> int:

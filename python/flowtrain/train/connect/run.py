@@ -62,6 +62,39 @@ def ranks_of(layout: Layout, encoder_ranks: int | None, *, size: int) -> dict[st
     return {"layout": layout, "ranks": size}
 
 
+# Those that `connect` has no argument of its own for.
+_RANK_FIELDS = ("ranks", "backbone_ranks", "elastic")
+
+
+def flow_fields(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Further fields of section `flow`.
+
+    Raises:
+        ConfigError: One is of the ranks, which are those of the loop.
+    """
+    for name in _RANK_FIELDS:
+        require(
+            name not in given,
+            f"connect: {name}={given.get(name)}: the ranks are those of the loop, which neither "
+            f"come nor go; leave {name} out",
+        )
+    return given
+
+
+def check_sections(sections: Mapping[str, Any]) -> None:
+    """Refuse fields that no run could have, whatever its samples.
+
+    Raises:
+        ConfigError: A field has a wrong value, or there is no such field.
+    """
+    require(
+        not Path(sections["run"]).is_file(),
+        f"job={sections['run']}: it is a file; give a folder",
+    )
+    train = {"steps": 1}
+    from_dict({**sections, "data": {"path": "samples.jsonl"}, "train": train})
+
+
 def parallel_of(loop: LoopModel, layout: Layout) -> dict[str, Any]:
     """Section `parallel` of a loop."""
     # Where ranks meet in each backward, all have microbatches of the same number.

@@ -172,8 +172,7 @@ class BackbonePart:
         assert slot.loss is not None
         self._backward(plan, slot.loss)
         if slot.features is not None and self._sends_gradients:
-            grad = slot.features.grad
-            grad = torch.zeros_like(slot.features) if grad is None else self._summed(grad)
+            grad = self._gradient(slot.features)
             for item in plan.items_for(self._context.world.replica, action.index):
                 rows = grad[item.row : item.row + item.num_rows]
                 self._returned[plan.step, item.index] = rows
@@ -190,9 +189,9 @@ class BackbonePart:
         if loss.loss_sum.requires_grad:
             (loss.loss_sum / plan.num_targets).backward()
 
-    def _summed(self, gradient: torch.Tensor) -> torch.Tensor:
-        """A gradient of this rank as it adds up to that of the step."""
-        return gradient
+    def _gradient(self, features: torch.Tensor) -> torch.Tensor:
+        """The gradient of a slot's image rows, as those of all ranks add up to that of the step."""
+        return torch.zeros_like(features) if features.grad is None else features.grad
 
     def put(self, plan: StepPlan, action: Action) -> None:
         """Send the gradient of an item's rows."""

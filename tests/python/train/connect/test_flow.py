@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from flowtrain.config import ConfigError
-from flowtrain.train.connect.flow import Flow, FlowError
-from flowtrain.train.connect.run import ranks_of
+from flowtrain.train.connect.flow import Flow
+from flowtrain.train.connect.part import FlowError
+from flowtrain.train.connect.run import flow_fields, ranks_of
 
 
 @pytest.mark.parametrize("scales", [False, True])
@@ -41,3 +42,15 @@ def test_a_state_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     flow = Flow({"run": str(tmp_path)}, loop, optimizer, None, resume=False)
     with pytest.raises(FlowError, match=r"^flow\.state_dict: .* no checkpoint after 0 steps"):
         flow.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ranks": 4}, "^connect: ranks=4: the ranks are those of the loop, .* leave ranks out$"),
+        ({"elastic": True}, "^connect: elastic=True: .* leave elastic out$"),
+    ],
+)
+def test_fields_of_the_ranks_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        flow_fields(fields)

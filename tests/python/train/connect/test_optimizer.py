@@ -10,7 +10,7 @@ import torch
 from flowtrain.config import ConfigError
 from flowtrain.config.optim import OptimConfig
 from flowtrain.config.tree import build
-from flowtrain.train.connect.optimizer import EncoderGroups, take_out
+from flowtrain.train.connect.optimizer import EncoderGroups, check_parameters, take_out
 from flowtrain.train.state.optimizer import build_optimizer
 
 
@@ -87,3 +87,19 @@ def test_an_optimizer_that_the_encoder_cannot_have_is_refused() -> None:
     found = EncoderGroups(changed, own)
     changed.param_groups[1]["lr"] = 0.5
     assert "have learning rates 0.001, 0.5" in refused(lambda: found.rate(changed))
+
+
+def test_a_rate_of_zero_is_that_of_a_warm_up() -> None:
+    own = parameters()
+    optimizer = torch.optim.AdamW(own.values(), lr=0.5)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 10)
+    found = EncoderGroups(optimizer, own)
+    assert (found.section()["lr"], found.rate(optimizer)) == (0.5, 0.0)
+
+
+def test_parameters_of_another_model_are_refused() -> None:
+    model = torch.nn.Linear(2, 3)
+    check_parameters(torch.optim.SGD(model.parameters()), model)
+    optimizer = torch.optim.SGD([*model.parameters(), torch.nn.Parameter(torch.zeros(4, 2))])
+    with pytest.raises(ConfigError, match=r"^optimizer: 1 of its 3 parameters .* shape \[4, 2\];"):
+        check_parameters(optimizer, model)
