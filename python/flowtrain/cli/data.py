@@ -88,6 +88,9 @@ def _load(given: argparse.Namespace) -> RunConfig:
 
 
 def run_digits(given: argparse.Namespace) -> int:
+    for name in ("train.jsonl", "heldout.jsonl", "model"):
+        if (there := given.folder / name).exists():
+            raise ValueError(f"{there}: it exists; remove it, or choose another folder")
     with progress.bar("loading the digits"):
         from flowtrain.data.digits import write_digits
 

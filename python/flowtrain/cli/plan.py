@@ -111,8 +111,11 @@ def add_parser(commands: Any) -> None:
 
 @progress.bar("reading the model and the samples")
 def run(given: argparse.Namespace) -> int:
-    from flowtrain.config.checks import require
+    from flowtrain.config.checks import has_folder, require
 
+    for option, path in (("--out", given.out), ("--plot", given.plot)):
+        if path is not None:
+            has_folder(option, path)
     check_export(given)
     if given.plan is not None:
         return export_file(given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,16 @@ def add_parser(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     from flowtrain.config import load
+    from flowtrain.config.checks import has_folder, require
     from flowtrain.train.profile.launch import model_config, run_profile
 
+    require(
+        0 < given.seconds < math.inf,
+        f"--seconds {given.seconds}: it must be greater than 0, and finite",
+    )
+    require(given.image_tokens >= 1, f"--image-tokens {given.image_tokens}: it must be at least 1")
+    require(given.depth >= 0, f"--depth {given.depth}: it must be 0 or more")
+    has_folder("--out", given.out)
     overrides = given.overrides
     if given.model is not None and given.config is not None and "=" in given.config:
         given.config, overrides = None, [given.config, *overrides]

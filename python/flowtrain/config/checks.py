@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 from flowtrain_core import FlowTrainError
 
@@ -33,3 +34,15 @@ def not_negative(**fields: float) -> None:
             0 <= value < math.inf,
             f"{name.replace('__', '.')}={value}: it must be 0 or more, and finite",
         )
+
+
+def has_folder(option: str, path: Path) -> None:
+    """Refuse a file that could not be written when all work for it is done.
+
+    Raises:
+        ConfigError: Its folder does not exist.
+    """
+    require(
+        path.absolute().parent.is_dir(),
+        f"{option}={path}: there is no folder {path.parent}; make it first",
+    )

@@ -44,9 +44,9 @@ class EvalConfig:
         if self.samples is not None:
             positive(eval__samples=self.samples)
         require(
-            self.has_data or self.every == self.answers == 0,
-            f"eval.every={self.every}, eval.answers={self.answers}: there is nothing to evaluate; "
-            "give eval.path or eval.dataset, the held-out samples",
+            self.has_data or (self.every == self.answers == 0 and self.samples is None),
+            f"eval.every={self.every}, eval.answers={self.answers}, eval.samples={self.samples}: "
+            "there is nothing to evaluate; give eval.path or eval.dataset, the held-out samples",
         )
 
     @property

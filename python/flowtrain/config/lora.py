@@ -62,6 +62,11 @@ class LoraConfig:
         self.encoder.check("encoder")
         self.projector.check("projector")
         self.backbone.check("backbone")
+        require(
+            self.dropout == 0 or bool(self.adapters),
+            f"lora.dropout={self.dropout}: no part has adapters; set lora.backbone.rank, or leave "
+            "lora.dropout out",
+        )
 
     @property
     def adapters(self) -> dict[Part, Adapter]:

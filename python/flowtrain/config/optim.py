@@ -8,6 +8,8 @@ from typing import Literal
 from flowtrain.config.checks import not_negative, positive, require
 from flowtrain.config.dtypes import Dtype
 
+_BETAS, _EPS = (0.9, 0.999), 1e-8
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParameterGroup:
@@ -38,9 +40,9 @@ class OptimConfig:
     """`torch.optim.AdamW` or `torch.optim.SGD`."""
     lr: float = 1e-4
     """Peak learning rate."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[float, float] = _BETAS
     """Decay rates of AdamW's moments."""
-    eps: float = 1e-8
+    eps: float = _EPS
     """Term added to AdamW's denominator."""
     weight_decay: float = 0.0
     """Weight decay of matrices. Norms, biases and other vectors have none, unless `decay_vectors`
@@ -76,6 +78,20 @@ class OptimConfig:
             optim__momentum=self.momentum,
             optim__warmup_steps=self.warmup_steps,
         )
+        require(
+            self.name == "sgd" or self.momentum == 0,
+            f"optim.momentum={self.momentum} with optim.name={self.name}: AdamW has optim.betas; "
+            "set optim.name to sgd, or leave optim.momentum out",
+        )
+        for name, value, default in (
+            ("betas", list(self.betas), list(_BETAS)),
+            ("eps", self.eps, _EPS),
+        ):
+            require(
+                self.name == "adamw" or value == default,
+                f"optim.{name}={value} with optim.name={self.name}: only AdamW has it; leave "
+                f"optim.{name} out",
+            )
         if self.schedule_steps is not None:
             positive(optim__schedule_steps=self.schedule_steps)
         require(

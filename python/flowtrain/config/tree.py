@@ -119,7 +119,11 @@ def _unless_null(hint: Any) -> Any:
 
 
 def anchor(tree: dict[str, Any], kind: Any, folder: Path) -> None:
-    """Make relative paths relative to a folder."""
+    """Make relative paths relative to a folder.
+
+    Raises:
+        ConfigError: A path begins with the home folder of an unknown user.
+    """
     for name, hint in _fields(kind).items():
         value = tree.get(name)
         if dataclasses.is_dataclass(hint) and isinstance(value, dict):
@@ -129,7 +133,10 @@ def anchor(tree: dict[str, Any], kind: Any, folder: Path) -> None:
                 if isinstance(item, dict):
                     anchor(item, kind_of_items, folder)
         elif hint in (Path, Path | None) and isinstance(value, str):
-            tree[name] = str(folder / Path(value).expanduser())
+            try:
+                tree[name] = str(folder / Path(value).expanduser())
+            except RuntimeError as error:
+                raise ConfigError(f"{name}={value}: there is no such user; give a path") from error
 
 
 def _check_names(tree: Mapping[str, Any], kind: Any, above: tuple[str, ...], source: str) -> None:

@@ -12,6 +12,7 @@ from flowtrain.models.dtypes import DTYPES
 from flowtrain.train.state.checkpoint_files import best as best_checkpoint
 from flowtrain.train.state.checkpoint_files import read_meta, valid_checkpoints
 from flowtrain.train.state.final import write_model
+from flowtrain.train.state.logs import EVALUATIONS, read_log
 from flowtrain.train.state.run_folder import CONFIG, read_config
 
 
@@ -51,9 +52,15 @@ def export(
         raise ConfigError(f"{run}: no checkpoint; give the folder of a run that has saved one")
     if best:
         if (found := best_checkpoint(run)) is None:
+            way_out = "choose a checkpoint with --step"
+            if any(read_log(run / EVALUATIONS)):
+                raise ConfigError(
+                    f"--best: no checkpoint of {run} is left of an evaluation with a finite loss; "
+                    f"{way_out}"
+                )
             raise ConfigError(
                 f"--best: no checkpoint of {run} was evaluated; set eval.path and eval.every in "
-                "the run, or choose a checkpoint with --step"
+                f"the run, or {way_out}"
             )
         step = read_meta(found).step + 1
     steps = next(reversed(checkpoints)) if step is None else step

@@ -151,10 +151,12 @@ def preset(name: str, count: int, *, seed: int) -> Workload:
         seed: The same seed, name and count give the same samples.
 
     Raises:
-        ValueError: The preset does not exist, or count is negative.
+        ValueError: The preset does not exist, or count or seed is negative.
     """
     if count < 0:
         raise ValueError(f"preset '{name}': count={count} must not be negative")
+    if seed < 0:
+        raise ValueError(f"preset '{name}': seed={seed} must not be negative")
     if name not in _PRESETS:
         raise ValueError(f"preset '{name}': choose from {', '.join(PRESETS)}")
     text, visual, images, flops = _PRESETS[name](numpy.random.default_rng(seed), count)

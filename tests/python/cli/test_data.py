@@ -318,6 +318,14 @@ def test_digits_that_cannot_be_written_are_refused(
     assert not (tmp_path / "out").exists()
 
 
+def test_digits_do_not_replace_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    samples = tmp_path / "train.jsonl"
+    samples.write_text("own")
+    assert main(["data", "digits", str(tmp_path)]) == 2
+    assert f"{samples}: it exists; remove it, or choose another" in capsys.readouterr().err
+    assert samples.read_text() == "own"
+
+
 def test_answers_that_the_template_never_ends_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

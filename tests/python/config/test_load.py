@@ -138,6 +138,11 @@ def test_a_dumped_configuration_loads_to_the_same(file: Path, tmp_path: Path) ->
             "pool={bytes: 40960, slab_bytes: 4096, max_cells: 9}",
             r"pool\.slab_bytes=4096: 10 slabs are more than pool\.max_cells=9; raise pool",
         ),
+        ("optim.momentum=0.9", r"optim\.momentum=0\.9 with optim\.name=adamw: .* leave optim\.mom"),
+        ("optim={name: sgd, eps: 0.1}", r"optim\.eps=0\.1 with optim\.name=sgd: only AdamW"),
+        ("lora.dropout=0.1", r"lora\.dropout=0\.1: no part has adapters; set lora\.backbone\.rank"),
+        ("eval.samples=3", r"eval\.samples=3: there is nothing to evaluate; give eval\.path"),
+        ("run=~nobodyx/a", r"^run=~nobodyx/a: there is no such user"),
         ("debug.delay_ms=-1", r"debug\.delay_ms=-1\.0: it must be 0 or more"),
     ],
 )

@@ -105,6 +105,8 @@ def write_events(run: Path) -> None:
         "encoder.0": [
             *(("load", "encoder", "", -1, 0, 4), ("load", "encoder", "store", -1, 1, 4)),
             ("get", "encoder", "record", 1, 50, 57),
+            # A rank that comes and goes has no item while it waits for a slab.
+            *(("put", "", "", -1, 60, 70), ("put", "", "slab", -1, 61, 70)),
             ("exchange", "", "", -1, 90, 100),
         ],
         "backbone.0": [
@@ -138,6 +140,7 @@ RESIDENT = {"encoder.0": 400, "backbone.0": 520, "backbone.1": 700}
 WAITED = {
     ("encoder.0", "planner"): 0.003,
     ("encoder.0", "backbone.1"): 0.007,
+    ("encoder.0", "others"): 0.009,
     ("backbone.0", "encoder.0"): 0.035,
     ("backbone.0", "backbone.1"): 0.020,
     ("backbone.1", "others"): 0.002,

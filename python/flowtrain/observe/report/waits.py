@@ -60,7 +60,7 @@ def waits_between(run: TracedRun) -> Waits:
             *(own[own["track"] == _ON_WAITS][name].tolist() for name in names), strict=True
         ):
             world = rank.label.rpartition(".")[0]
-            if WAITS[wait] in ("record", "slab"):
+            if WAITS[wait] in ("record", "slab") and module:
                 waited[rank.label, other_end(rank.label, module, peer)] += ns / 1e9
             elif WAITS[wait] == "ranks" or kind == _EXCHANGE:
                 met = meetings[step, kind, world if WAITS[wait] == "ranks" else ""]

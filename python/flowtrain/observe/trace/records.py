@@ -37,6 +37,8 @@ def transfers(run: TracedRun) -> list[Transfer]:
         records = rank.records[rank.records["track"] == _ON_ACTIONS]
         for values in records[(records["kind"] == _PUT) | (records["kind"] == _GET)].tolist():
             event = Event(*values)
+            if not event.module:
+                continue  # A rank that waits for a slab, before it has an item.
             if event.kind == _PUT:
                 puts[event.attempt, event.step, event.module, event.index] = rank.label, event
             else:

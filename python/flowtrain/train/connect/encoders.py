@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from flowtrain.config.checks import ConfigError
+from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.load import load
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.launch.join import join_run
@@ -31,6 +32,9 @@ def run_encoder_ranks(
             none, or takes no further ones.
         RunFailed: A rank failed or died; all others have ended.
     """
+    require(ranks is None or ranks >= 1, f"--ranks {ranks}: it must be at least 1")
+    require(0 <= timeout_s < math.inf, f"--timeout {timeout_s}: it must be 0 or more, and finite")
+    require(not folder.is_file(), f"--job {folder}: it is a file; give the folder of the job")
     found = wait_for_job(folder, timeout_s=timeout_s)
     config = load(folder / "config.yaml")
     if found.of_run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -71,7 +72,9 @@ def run_profile(
         try:
             return process.wait()
         except KeyboardInterrupt:
-            return process.wait()  # It got the signal, too, and its file is complete.
+            # Of a terminal it got the signal, too; it ignores further ones.
+            process.send_signal(signal.SIGINT)
+            return process.wait()  # Its file is complete.
         except BaseException:
             process.terminate()
             process.wait()

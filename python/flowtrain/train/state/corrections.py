@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.flow import FlowConfig
-from flowtrain.steps import CorrectionEvent
+from flowtrain.steps import CorrectionEvent, StepPlan
 
 
 def read_corrections(log: Path) -> list[CorrectionEvent]:
@@ -43,4 +43,14 @@ def check_corrections(flow: FlowConfig) -> None:
             f"flow.corrections={flow.corrections}: there is no such file; give the plan.log of a "
             "run with flow.correct"
         )
-    read_corrections(flow.corrections)
+    if read_corrections(flow.corrections):
+        return
+    with flow.corrections.open("rb") as file:
+        first = file.readline()
+    try:
+        StepPlan.from_json(first)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"flow.corrections={flow.corrections}: it is no plan.log; give that of a run with "
+            "flow.correct"
+        ) from error

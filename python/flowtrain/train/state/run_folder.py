@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flowtrain.config.checks import ConfigError
+from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.load import dump, load
 from flowtrain.config.schema import RunConfig
 from flowtrain.events import FOLDER
@@ -139,6 +139,7 @@ def open_run(config: RunConfig, *, resume: bool, logs_steps: bool = True) -> Ite
         RunFileError, CheckpointError: A file in it is damaged.
     """
     run = config.run
+    require(not run.is_file(), f"run={run}: it is a file; give a folder")
     run.joinpath("checkpoints").mkdir(parents=True, exist_ok=True)
     with lock_run(run):
         logs = [run / name for name in LOGS]

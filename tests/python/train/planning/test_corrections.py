@@ -150,5 +150,8 @@ def test_bad_logs_are_refused_by_name_and_line(tmp_path: Path) -> None:
         log.write_text(bad)
         with pytest.raises(ConfigError, match=r"plan\.log:4: "):
             check_corrections(FlowConfig(corrections=log))
+    log.write_text('{"messages":[]}\n')
+    with pytest.raises(ConfigError, match=r"flow\.corrections=.*plan\.log: it is no plan\.log"):
+        check_corrections(FlowConfig(corrections=log))
     with pytest.raises(ConfigError, match=r"flow\.correct=true with flow\.corrections="):
         FlowConfig(correct=True, corrections=log)
