@@ -284,8 +284,8 @@ class Pool:
                 4,096 to 65,536. Each takes 144 bytes of /dev/shm, 64 more in memory of
                 a device, and 8 for every further ring.
             max_lanes: Maximum pool handles, producers and consumers at a time.
-            label: Name of this process in messages, at most 47 bytes.
-            prefault: Touch every page of the segment now.
+            label: Name of this process in messages, at most 47 bytes, without control characters.
+            prefault: Touch every page of the segment now. Ctrl-C ends this, and leaves no pool.
             tier: Of the first segment, as in `add_segment`.
             device: As in `add_segment`.
 
@@ -346,7 +346,7 @@ class Pool:
         Args:
             bytes: As in `create`.
             classes: As in `create`.
-            prefault: Touch every page now.
+            prefault: Touch every page now. Ctrl-C ends this, and adds no segment.
             tier: Memory of the host, or of a CUDA device (`vmm` or `ipc` by kind; `device` is vmm).
                 `auto` is device where the process can have it, and otherwise host. `fake` is memory
                 of the host that the pool treats as that of a device, for tests.
@@ -423,8 +423,8 @@ class Lease:
     `stream.cuda_stream` or CuPy's `stream.ptr`; -1 is the host.
 
     Publish it once, after its views are deleted: the slab is then the reader's. `abort` or garbage
-    collection frees it unpublished. Views of views count; only `torch.frombuffer(lease)` does not
-    say that it keeps one, so write through `torch.from_dlpack(lease)`.
+    collection frees it unpublished. Views of views count. `torch.asarray(lease)` is one row of
+    float32 whatever the lease is: use `torch.from_dlpack(lease)`.
     """
 
     @property
@@ -462,7 +462,8 @@ class Lease:
 
         Raises:
             ValueError: The buffer and the lease differ in bytes.
-            BufferError: The buffer is not contiguous.
+            BufferError: The buffer is not C-contiguous.
+            TypeError: The source has no buffer, or one of Python objects or pointers.
             PoolClosed: The lease was already published or aborted, or this is a forked child.
         """
 

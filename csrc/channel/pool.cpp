@@ -75,7 +75,9 @@ std::shared_ptr<Pool> Pool::create(const PoolOptions& options,
   check_options(options);
   std::optional<Segments::Claim> claim;
   const std::shared_ptr<Pool> pool = create_unfilled(options, first, claim, interrupted, deleter);
-  if (claim) pool->segments_->make(*claim, first->carving, first->prefault);
+  if (claim && pool->segments_->make(*claim, first->carving, first->prefault, interrupted) == 0) {
+    return nullptr;
+  }
   return pool;
 }
 
@@ -343,13 +345,11 @@ std::unique_ptr<LaneHold> Pool::join(LaneRole role, std::uint16_t ring, std::mut
 std::uint32_t Pool::add_segment(const memory::Carving& carving, bool prefault,
                                 const Interrupted& interrupted, const memory::Place& place) {
   check_open();
-  const auto ended = [&] { return closed() || (interrupted && interrupted()); };
+  const auto ended = [&] { return (interrupted && interrupted()) || closed(); };
   const auto claim = segments_->claim(carving, lane_, ended, place);
-  if (!claim) {
-    check_open();
-    return 0;
-  }
-  return segments_->make(*claim, carving, prefault);
+  const std::uint32_t number = claim ? segments_->make(*claim, carving, prefault, ended) : 0;
+  if (number == 0) check_open();
+  return number;
 }
 
 void Pool::drop_segment(std::uint32_t number) {
@@ -363,7 +363,7 @@ std::uint32_t Pool::ring_number(const std::string& name) const {
   }
   std::string known;
   for (const std::string& ring : ring_names()) known += (known.empty() ? "" : ", ") + ring;
-  throw BadArgument("pool '" + name_ + "': there is no ring '" + name + "'; it has " + known);
+  throw BadArgument("pool '" + name_ + "': there is no ring " + quoted(name) + "; it has " + known);
 }
 
 std::vector<std::string> Pool::ring_names() const {

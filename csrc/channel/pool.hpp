@@ -71,7 +71,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   using Deleter = void (*)(Pool* pool);
   static void destroy(Pool* pool) { delete pool; }
 
-  /// Null only if `interrupted` ended the wait for other processes that create pools.
+  /// Null only if `interrupted` ended the wait for other processes that create pools, or the
+  /// prefault: nothing is left of the pool then.
   ///
   /// @param first  First segment. Others can open the pool, and wait for this memory, while it is
   ///               being made.
@@ -104,7 +105,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   ///                    publishes. Outlives the result.
   std::unique_ptr<LaneHold> join(LaneRole role, std::uint16_t ring,
                                  std::mutex* publishing = nullptr);
-  /// Returns the number of the new segment, or 0 if `interrupted` ended the wait.
+  /// Returns the number of the new segment, or 0 if `interrupted` ended the wait or the prefault.
   std::uint32_t add_segment(const memory::Carving& carving, bool prefault,
                             const Interrupted& interrupted = {}, const memory::Place& place = {});
   /// Ends leasing from a segment of this handle. Its memory is freed once no slab is in use.

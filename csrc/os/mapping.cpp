@@ -15,6 +15,7 @@
 #include "base/math.hpp"
 #include "os/available_memory.hpp"
 #include "os/cores.hpp"
+#include "os/made_here.hpp"
 #include "os/thread.hpp"
 
 namespace flowtrain::os {
@@ -68,6 +69,7 @@ bool prefault(std::byte* data, std::size_t bytes, const std::string& what,
     return true;
   };
   bool is_whole = false;
+  const MadeHere here;
   {
     std::vector<std::jthread> threads;
     for (std::size_t i = 1; i < workers; ++i) {
@@ -75,8 +77,10 @@ bool prefault(std::byte* data, std::size_t bytes, const std::string& what,
                                      [&touch](const std::stop_token&) { touch({}); }));
     }
     is_whole = touch(interrupted);
+    // Leaked in a child that `interrupted` forked: it has none of these threads to wait for.
+    if (!here) static_cast<void>(new auto(std::move(threads)));
   }
-  if (failed == 0) return is_whole;
+  if (!is_whole || failed == 0) return is_whole;
   errno = failed;
   throw_errno(what + ": cannot touch all of its " + std::to_string(bytes) + " bytes");
 }

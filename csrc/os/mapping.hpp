@@ -42,7 +42,8 @@ class Mapping {
 /// Touches every page of mapped memory, on all cores that the caller may use: the first touch of a
 /// page costs more than any copy. It does so in pieces, between which other threads can map memory.
 ///
-/// @param interrupted  Called between the pieces, by the calling thread.
+/// @param interrupted  Called between the pieces, by the calling thread. May fork; in the child it
+///                     then returns true.
 /// @returns False if `interrupted` ended it.
 ///
 /// Errors: SystemCallError, naming `what`, if the kernel has no memory for a page.

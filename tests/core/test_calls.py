@@ -54,6 +54,17 @@ def test_a_dimension_beyond_32_bits_is_named(pool: Pool, size: int) -> None:
         Producer(pool).lease((1, size), "uint8")
 
 
+def test_a_shape_that_changes_while_it_is_read_is_read_as_it_was(pool: Pool, spawn: Spawn) -> None:
+    process = spawn(
+        "class Emptying:\n"
+        "    def __index__(self): shape.clear(); return 1\n"
+        "lease = Producer(Pool.open(sys.argv[1])).lease((5, 5, 5), 'uint8', 1)\n"
+        "shape = [Emptying(), 2, 3, 4]; lease.shrink(shape); print(lease.shape, shape)",
+        pool.name,
+    )
+    assert process.line() == "(1, 2, 3, 4) []"
+
+
 @pytest.mark.parametrize(
     "use",
     [
@@ -64,11 +75,15 @@ def test_a_dimension_beyond_32_bits_is_named(pool: Pool, size: int) -> None:
         "Lease.__new__(Lease).write(b'')",
         "memoryview(Item.__new__(Item))",
         "Item.__new__(Item).key",
+        "Item.__new__(Item).__enter__()",
+        "Item.__new__(Item).__array__()",
+        "Item.__new__(Item).__dlpack__()",
+        "Pool.__enter__(Item.__new__(Item))",
     ],
 )
 def test_an_object_without_init_is_an_error(spawn: Spawn, use: str) -> None:
-    process = spawn(f"try: {use}\nexcept Exception: print('raised')")
-    assert process.line() == "raised"
+    process = spawn(f"try: {use}\nexcept Exception as error: print(type(error).__name__)")
+    assert process.line() == "TypeError"
 
 
 def test_handles_are_not_pickled(name: str, spawn: Spawn) -> None:

@@ -38,10 +38,29 @@ def test_names_are_checked_before_any_effect(name: str) -> None:
     with Pool.create(name) as pool:
         with pytest.raises(ValueError, match="no ring 'inbox'; it has default"):
             Consumer(pool, "inbox")
+        with pytest.raises(ValueError, match=r"no ring 'in\\x00box'; it has default"):
+            Consumer(pool, "in\0box")
         with pytest.raises(ValueError, match="at least 0"):
             pool.wait_dead(timeout_s=-1)
         with pytest.raises(ValueError, match="must be at least 1"):
             Producer(pool, max_items=0)
+
+
+def test_control_characters_are_refused_and_messages_show_them(name: str) -> None:
+    for call in (Pool.create, Pool.open, Pool.exists, Pool.unlink):
+        with pytest.raises(ValueError, match=r"pool 'abc\\x00def': give 1 to 47 letters"):
+            call("abc\0def")
+    with Pool.create(name, label="Bär") as pool:
+        assert pool.label == "Bär"
+        for bad, shown in (
+            ("enc\0oder", r"enc\\x00oder"),
+            ("a\nb", r"a\\x0ab"),
+            ("\x1b[31m", r"\\x1b\[31m"),
+            ("\x7f", r"\\x7f"),
+        ):
+            with pytest.raises(ValueError, match=f"label '{shown}': has control characters; leave"):
+                Pool.open(name, label=bad)
+        assert [lane.label for lane in pool.lanes()] == ["Bär"]
 
 
 def test_a_pool_is_created_once_found_by_name_and_removed_by_its_creator(name: str) -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import io
+import struct
+import sys
 import threading
+import warnings
+from typing import Any
 
 import numpy
 import pytest
@@ -209,6 +215,48 @@ def test_release_refuses_while_a_tensor_lives(pool: Pool) -> None:
     item.release()
 
 
+@pytest.mark.parametrize("view", ["asarray", "frombuffer"])
+def test_a_tensor_over_the_bytes_of_a_lease_or_item_counts(pool: Pool, view: str) -> None:
+    torch = pytest.importorskip("torch")
+
+    def view_of(source: Lease | Item) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Torch has no read-only tensors.
+            return getattr(torch, view)(source, dtype=torch.uint8)[1:]
+
+    lease = Producer(pool).lease((2, 2), "float32")
+    kept = view_of(lease)
+    with pytest.raises(ViewsAlive, match="1 view of it is alive"):
+        lease.publish(1)
+    kept.fill_(7)
+    del kept
+    item = hand_over(pool, lease)
+    kept = view_of(item)
+    with pytest.raises(ViewsAlive, match="1 view of it is alive"):
+        item.release()
+    assert kept.tolist() == [7] * 15
+    del kept
+    item.release()
+
+
+def test_users_of_plain_bytes_leave_no_view(pool: Pool) -> None:
+    lease = Producer(pool).lease((2, 2), "uint8")
+    for _ in range(100):
+        assert io.BytesIO(b"abcd").readinto(lease) == 4
+    references = sys.getrefcount(lease)
+    for _ in range(100):
+        assert struct.unpack_from("4s", lease) == (b"abcd",)
+        assert bytes(lease) == b"abcd"
+    assert sys.getrefcount(lease) == references
+    item = hand_over(pool, lease)
+    with pytest.raises(TypeError, match="must be read-write"):
+        io.BytesIO(b"abcd").readinto(item)
+    assert struct.unpack_from("4s", item) == (b"abcd",)
+    item.release()
+    with pytest.raises(BufferError, match="it was released"):
+        struct.unpack_from("4s", item)
+
+
 def test_a_capsule_that_is_not_imported_counts_as_a_view_while_it_lives(pool: Pool) -> None:
     item = hand_over(pool, Producer(pool).lease((4,), "uint8"))
     capsule = item.__dlpack__(max_version=(1, 0))
@@ -305,6 +353,9 @@ def test_dlpack_refuses_what_it_does_not_offer(pool: Pool) -> None:
         lease.__dlpack__(copy=True)
     with pytest.raises(ViewRefused, match="host"):
         lease.__dlpack__(dl_device=(2, 0))
+    for version in (5, (1,), "ab"):
+        with pytest.raises(TypeError, match="max_version=.* must be a pair of integers"):
+            lease.__dlpack__(max_version=version)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [0, 3, (1 << 18) - 1])
@@ -319,8 +370,32 @@ def test_writing_refuses_what_does_not_fit(pool: Pool) -> None:
     lease = Producer(pool).lease((4,), "float32")
     with pytest.raises(ValueError, match="source has 12 bytes and the lease 16"):
         lease.write(numpy.zeros(3, numpy.float32))
-    with pytest.raises((BufferError, ValueError), match="contiguous"):
-        lease.write(numpy.zeros((4, 2), numpy.float32)[:, 0])
+    strided = numpy.zeros((4, 2), numpy.float32)[:, 0]
+    for source in (strided, memoryview(strided)):
+        with pytest.raises(BufferError, match="source, of .* is not C-contiguous; write numpy.asc"):
+            lease.write(source)
     lease.publish(1)
     with pytest.raises(PoolClosed, match="published or aborted"):
         lease.write(numpy.zeros(4, numpy.float32))
+
+
+def test_writing_refuses_pointers_and_takes_any_values(pool: Pool) -> None:
+    lease = Producer(pool).lease((2,), "int64")
+    pointers: list[Any] = [
+        numpy.array([object()] * 2),
+        numpy.zeros(1, [("a", "i8"), ("b", "O")]),
+        (ctypes.POINTER(ctypes.c_int) * 2)(),
+    ]
+    for source in pointers:
+        with pytest.raises(TypeError, match="has pointers to objects of this process"):
+            lease.write(source)
+    values: list[Any] = [
+        numpy.zeros(2, "M8[s]"),  # Has no format in the buffer protocol.
+        numpy.zeros(2, [("O", "i4"), ("P", "f4")]),
+        numpy.zeros(2, "complex64"),
+        numpy.zeros(2, "S8"),
+        (ctypes.c_int64 * 2)(),
+    ]
+    for source in values:
+        lease.write(source)
+    assert numpy.asarray(lease).tolist() == [0, 0]

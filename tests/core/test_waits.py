@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import queue
+import shutil
 import struct
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +26,24 @@ from flowtrain_core import (
 )
 
 RUNTIME = Path(f"/dev/shm/flowtrain-{os.geteuid()}")
+
+# Sends SIGINT to the process while it prefaults the first 16 MiB of a segment, and has the signal
+# noticed before the next.
+INTERRUPTED_PREFAULT = """
+#define _GNU_SOURCE
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+int madvise(void *at, size_t bytes, int advice) {
+  static int calls;
+  if (advice != 23) return syscall(SYS_madvise, at, bytes, advice);
+  if (__atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED) == 0) kill(getpid(), SIGINT);
+  write(1, "touched\\n", 8);
+  usleep(60000);
+  return 0;
+}
+"""
 
 
 def test_a_full_pool_times_out_and_names_the_holders(pool: Pool) -> None:
@@ -272,3 +292,89 @@ def test_control_c_and_the_end_of_the_process_end_the_wait_to_add_a_segment(
         time.sleep(0.1)
         closing.popen.send_signal(2)
         assert closing.line() == "closed by its signal handler"
+
+
+@pytest.fixture
+def interrupting(tmp_path: Path) -> dict[str, str]:
+    """Environment of a process that gets SIGINT while it prefaults its first segment."""
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    source, library = tmp_path / "interrupt.c", tmp_path / "interrupt.so"
+    source.write_text(INTERRUPTED_PREFAULT)
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
+    return os.environ | {"LD_PRELOAD": str(library)}
+
+
+SETUP = "import os, signal; signal.signal(2, signal.default_int_handler)\n"
+SIZE = "bytes=7 << 24"  # Seven pieces, and few enough for one thread.
+
+
+def test_control_c_ends_the_prefault_of_a_new_pool_and_leaves_none(
+    name: str, spawn: Spawn, interrupting: dict[str, str]
+) -> None:
+    maker = spawn(
+        f"{SETUP}try: Pool.create(sys.argv[1], {SIZE})\n"
+        "except KeyboardInterrupt: print('interrupted')\n"
+        "print(os.path.exists(sys.argv[2])); pool = Pool.create(sys.argv[1], bytes=4096)\n"
+        "print(len(pool.lanes()), 'lane')",
+        name,
+        RUNTIME / name,
+        env=interrupting,
+    )
+    expected = ["touched", "interrupted", "False", "touched", "1 lane"]
+    assert [maker.line() for _ in expected] == expected
+
+
+def test_control_c_ends_the_prefault_of_a_segment_and_adds_none(
+    name: str, spawn: Spawn, interrupting: dict[str, str]
+) -> None:
+    adder = spawn(
+        f"{SETUP}pool = Pool.create(sys.argv[1])\n"
+        f"try: pool.add_segment({SIZE})\n"
+        "except KeyboardInterrupt: print('interrupted')\n"
+        "print(pool.stats()['segments'], pool.add_segment(bytes=4096))",
+        name,
+        env=interrupting,
+    )
+    expected = ["touched", "interrupted", "touched", "[] 1"]
+    assert [adder.line() for _ in expected] == expected
+
+
+@pytest.mark.parametrize("also", ["", "; sys.exit(3)"])
+def test_a_signal_handler_may_close_the_pool_whose_segment_is_prefaulted(
+    name: str, spawn: Spawn, interrupting: dict[str, str], also: str
+) -> None:
+    adder = spawn(
+        f"{SETUP}import faulthandler; faulthandler.dump_traceback_later(30, exit=True)\n"
+        "def close(*_):\n"
+        f"    pool.close(){also}\n"
+        "signal.signal(2, close); pool = Pool.create(sys.argv[1])\n"
+        f"try: pool.add_segment({SIZE})\n"
+        "except BaseException as error: print(type(error).__name__, pool.closed)",
+        name,
+        env=interrupting,
+    )
+    assert adder.line() == "touched"
+    assert adder.line() == ("SystemExit True" if also else "PoolClosed True")
+
+
+@pytest.mark.parametrize("call", ["pool.add_segment", "Pool.create"])
+def test_a_child_forked_during_a_prefault_leaves_the_segment_to_its_parent(
+    name: str, spawn: Spawn, interrupting: dict[str, str], call: str
+) -> None:
+    given = "" if call == "pool.add_segment" else "sys.argv[1], "
+    parent = spawn(
+        f"{SETUP}signal.signal(2, lambda *_: os.fork())\n"
+        "pool = None if len(sys.argv) > 2 else Pool.create(sys.argv[1])\n"
+        # Enough for threads that the child does not have.
+        f"try: made = {call}({given}bytes=1 << 28)\n"
+        "except PoolClosed as error:\n"
+        "    os.write(1, b'closed\\n' if 'forked' in str(error) else b'other\\n'); os._exit(0)\n"
+        "print('child', os.waitstatus_to_exitcode(os.wait()[1]))\n"
+        "[segment] = (pool or made).stats()['segments']; print(segment['bytes'])",
+        name,
+        *(["create"] if given else []),
+        env=interrupting,
+    )
+    lines = [line for _ in range(16 + 3) if (line := parent.line()) != "touched"]
+    assert lines == ["closed", "child 0", str(1 << 28)]

@@ -84,17 +84,20 @@ std::int64_t number_in(py::handle given, const char* what, std::int64_t min, std
 }
 
 channel::Layout layout_of(PyObject* shape, std::uint8_t dtype) {
-  const auto dims = py::reinterpret_steal<py::object>(
-      PySequence_Fast(shape, "shape must be a sequence of integers"));
+  if (Py_TYPE(shape)->tp_iter == nullptr && PySequence_Check(shape) == 0) {
+    throw py::type_error("shape must be a sequence of integers");
+  }
+  // A tuple, since the `__index__` of a dimension may change a list.
+  const auto dims = py::reinterpret_steal<py::object>(PySequence_Tuple(shape));
   if (!dims) throw py::error_already_set();
-  const Py_ssize_t ndim = PySequence_Fast_GET_SIZE(dims.ptr());
+  const Py_ssize_t ndim = PyTuple_GET_SIZE(dims.ptr());
   channel::Layout layout{dtype, 0, {}, 0};
   if (ndim > channel::kMaxDims) {
     throw BadArgument("shape of " + std::to_string(ndim) + " dimensions: at most " +
                       std::to_string(channel::kMaxDims) + "; reshape it");
   }
   for (Py_ssize_t i = 0; i < ndim; ++i) {
-    const std::int64_t size = dim_of(PySequence_Fast_GET_ITEM(dims.ptr(), i));
+    const std::int64_t size = dim_of(PyTuple_GET_ITEM(dims.ptr(), i));
     layout.shape[layout.ndim++] = static_cast<std::uint32_t>(size);
   }
   const auto bytes = channel::array_bytes(layout.dtype, {layout.shape.data(), layout.ndim});

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "bindings/core/arguments.hpp"
+#include "bindings/core/bindings.hpp"
 #include "bindings/core/dlpack.hpp"
 #include "bindings/core/views.hpp"
 
@@ -26,7 +27,7 @@ pybind11::custom_type_setup buffer_slots() {
     type->ht_type.tp_as_buffer = &type->as_buffer;
     type->as_buffer.bf_getbuffer = [](PyObject* self, Py_buffer* view, int flags) {
       try {
-        const auto owner = pybind11::handle(self).cast<std::shared_ptr<T>>();
+        const auto owner = held<T>(self);
         try {
           fill_buffer(self, exported(owner), view, flags);
         } catch (const PoolClosed& error) {
@@ -46,12 +47,13 @@ pybind11::custom_type_setup buffer_slots() {
 /// Adds `__dlpack__` and `__dlpack_device__`, the same for leases and items.
 template <class Class>
 void add_dlpack(Class& type) {
-  using Holder = std::shared_ptr<typename Class::type>;
+  using T = typename Class::type;
   type.def(
           "__dlpack__",
-          [](const Holder& self, const pybind11::object& stream,
+          [](const pybind11::object& object, const pybind11::object& stream,
              const pybind11::object& max_version, const pybind11::object& dl_device,
              const pybind11::object& copy) {
+            const std::shared_ptr<T> self = held<T>(object);
             const dlpack::DLDevice device = device_of(self->slab());
             if (!stream.is_none() && device.device_type == dlpack::kCpu) {
               throw BadArgument("__dlpack__: stream must be None, the memory is the host's");
@@ -64,7 +66,7 @@ void add_dlpack(Class& type) {
                                 (on_host ? std::string("the host") : where) +
                                 "; copy it to another device");
             }
-            if (!copy.is_none() && copy.cast<bool>()) {
+            if (!copy.is_none() && pybind11::bool_(copy)) {
               throw ViewRefused("__dlpack__: copy=True is not offered; copy the view");
             }
             Exported view = exported(self);
@@ -74,8 +76,8 @@ void add_dlpack(Class& type) {
           pybind11::kw_only(), pybind11::arg("stream") = pybind11::none(),
           pybind11::arg("max_version") = pybind11::none(),
           pybind11::arg("dl_device") = pybind11::none(), pybind11::arg("copy") = pybind11::none())
-      .def("__dlpack_device__", [](const Holder& self) {
-        const dlpack::DLDevice device = device_of(self->slab());
+      .def("__dlpack_device__", [](const T& self) {
+        const dlpack::DLDevice device = device_of(self.slab());
         return pybind11::make_tuple(device.device_type, device.device_id);
       });
 }
@@ -84,12 +86,12 @@ void add_dlpack(Class& type) {
 /// swallow that error and make an array of one object.
 template <class Class>
 void add_array(Class& type) {
-  using Holder = std::shared_ptr<typename Class::type>;
+  using T = typename Class::type;
   type.def(
       "__array__",
       [](const pybind11::object& self, const pybind11::object& dtype,
          const pybind11::object& copy) {
-        static_cast<void>(exported(self.cast<Holder>()));
+        static_cast<void>(exported(held<T>(self)));
         const auto view =
             pybind11::reinterpret_steal<pybind11::object>(PyMemoryView_FromObject(self.ptr()));
         if (!view) throw pybind11::error_already_set();

@@ -46,9 +46,11 @@ memory::Carving carving_of(const Classes& classes) {
 std::uint32_t add_segment(Pool& pool, const memory::Carving& carving, bool prefault,
                           const std::string& tier, int device) {
   std::uint32_t number = 0;
-  {
+  try {
     const WithoutGil release;
     number = pool.add_segment(carving, prefault, SignalCheck(), place_of(tier, device));
+  } catch (const PoolClosed&) {
+    if (PyErr_Occurred() == nullptr) throw;  // Otherwise a signal handler closed it, and raised.
   }
   if (number == 0) throw py::error_already_set();
   return number;

@@ -1,6 +1,8 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "base/error.hpp"
 #include "bindings/core/arguments.hpp"
@@ -113,11 +115,55 @@ py::dict producer_facts(Producer& producer) {
   return out;
 }
 
+bool try_buffer(const py::object& source, Py_buffer& view, int flags) {
+  if (PyObject_GetBuffer(source.ptr(), &view, flags) == 0) return true;
+  // Numpy raises ValueError where the protocol wants a BufferError.
+  const bool refused = PyErr_ExceptionMatches(PyExc_BufferError) != 0 ||
+                       PyErr_ExceptionMatches(PyExc_ValueError) != 0;
+  if (!refused) throw py::error_already_set();
+  return false;
+}
+
+/// Gets the C-contiguous bytes of an object, with their format if it has one: numpy's datetime64
+/// has none.
+///
+/// Errors: BufferError if they are not contiguous; what the object raises.
+void get_bytes(const py::object& source, Py_buffer& view) {
+  if (try_buffer(source, view, PyBUF_CONTIG_RO | PyBUF_FORMAT)) return;
+  PyErr_Clear();
+  if (try_buffer(source, view, PyBUF_CONTIG_RO)) return;
+  const py::error_already_set refusal;
+  if (!try_buffer(source, view, PyBUF_STRIDED_RO)) {
+    PyErr_Clear();
+    throw refusal;
+  }
+  PyBuffer_Release(&view);
+  throw py::buffer_error("write: the source, of type '" +
+                         std::string(Py_TYPE(source.ptr())->tp_name) +
+                         "', is not C-contiguous; write numpy.ascontiguousarray(source)");
+}
+
+/// Whether a format of the buffer protocol has Python objects or pointers, which no other process
+/// can use.
+bool has_pointers(std::string_view format) {
+  bool in_name = false;  // That of a field is between colons.
+  for (const char c : format) {
+    if (c == ':') in_name = !in_name;
+    if (!in_name && std::string_view("O&PX").find(c) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
 /// Copies an object with the buffer protocol into a slab, without the GIL.
 void write(Lease& lease, const py::object& source) {
   Py_buffer view;
-  if (PyObject_GetBuffer(source.ptr(), &view, PyBUF_CONTIG_RO) != 0) throw py::error_already_set();
+  get_bytes(source, view);
   const std::unique_ptr<Py_buffer, decltype(&PyBuffer_Release)> held(&view, &PyBuffer_Release);
+  if (view.format != nullptr && has_pointers(view.format)) {
+    throw py::type_error("write: the source, of format '" + std::string(view.format) +
+                         "', has pointers to objects of this process; write values, such as those "
+                         "of source.astype(dtype)");
+  }
   lease.pool().check_not_forked();
   if (!lease.open()) {
     throw PoolClosed("write: the lease was published or aborted already; lease another slab");

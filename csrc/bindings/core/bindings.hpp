@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
+#include <string>
 
 #include "channel/layout/control.hpp"
 
@@ -21,13 +22,25 @@ void bind_packing(pybind11::module_& module);
 /// method call without `__init__`, and in pickling.
 void guard_classes(pybind11::module_& module);
 
+/// The C++ object of a Python one, where pybind11's own cast raises RuntimeError.
+///
+/// Errors: TypeError if the object is of another type, or its __init__ was not called.
+template <class T>
+std::shared_ptr<T> held(const pybind11::handle& self) {
+  if (!pybind11::isinstance<T>(self)) {
+    throw pybind11::type_error(std::string("self is of type '") + Py_TYPE(self.ptr())->tp_name +
+                               "', and must be of the class of this method");
+  }
+  static_cast<void>(self.cast<T&>());  // See guard_classes.
+  return self.cast<std::shared_ptr<T>>();
+}
+
 /// Adds `__enter__`, which returns `self`. A cast of the C++ object would make another Python
 /// object if the present one was made by `wrapped`.
 template <class Class>
 void add_enter(Class& type) {
-  using Holder = std::shared_ptr<typename Class::type>;
   type.def("__enter__", [](const pybind11::object& self) {
-    static_cast<void>(self.cast<Holder>());  // Checks the type, and that __init__ was called.
+    static_cast<void>(held<typename Class::type>(self));
     return self;
   });
 }

@@ -52,6 +52,16 @@ struct Holder {
   Exported exported;
 };
 
+/// Errors: TypeError if it is not a pair of integers.
+int major_of(const py::object& max_version) {
+  try {
+    return max_version.cast<std::pair<int, int>>().first;
+  } catch (const py::cast_error&) {
+    throw py::type_error("__dlpack__: max_version=" + std::string(py::repr(max_version)) +
+                         " must be a pair of integers, such as (1, 0)");
+  }
+}
+
 template <class Managed>
 py::object capsule_of(Holder<Managed>* holder, const char* name) {
   // An importer renames the capsule; this frees a capsule that was never imported.
@@ -114,8 +124,7 @@ Exported export_item(const std::shared_ptr<channel::Item>& item) {
 }
 
 py::object to_dlpack(Exported exported, const py::object& max_version) {
-  const bool versioned =
-      !max_version.is_none() && max_version.cast<std::pair<int, int>>().first >= 1;
+  const bool versioned = !max_version.is_none() && major_of(max_version) >= 1;
   if (!versioned && exported.read_only) {
     throw ViewRefused(
         "__dlpack__: an item is read-only, which DLPack before 1.0 cannot express; pass "
@@ -141,6 +150,13 @@ void fill_buffer(PyObject* exporter, Exported exported, Py_buffer* view, int fla
   if (exported.read_only && (flags & PyBUF_WRITABLE) == PyBUF_WRITABLE) {
     throw ViewRefused("an item is read-only; copy it to write");
   }
+  // Torch releases such a view at once, and keeps only a reference to `view->obj`. So that object
+  // is a memoryview, whose own view counts as long as it lives.
+  if ((flags & PyBUF_ND) == 0) {
+    const auto owner = py::reinterpret_steal<py::object>(PyMemoryView_FromObject(exporter));
+    if (!owner || PyObject_GetBuffer(owner.ptr(), view, flags) != 0) throw py::error_already_set();
+    return;
+  }
   auto* state = new BufferState{std::move(exported), {}, {}};
   const Exported& e = state->exported;
   const Py_ssize_t item_bytes = dtype.bits / 8;
@@ -158,7 +174,7 @@ void fill_buffer(PyObject* exporter, Exported exported, Py_buffer* view, int fla
   view->readonly = e.read_only ? 1 : 0;
   view->ndim = e.ndim;
   view->format = (flags & PyBUF_FORMAT) != 0 ? const_cast<char*>(dtype.format) : nullptr;
-  view->shape = (flags & PyBUF_ND) != 0 ? state->shape : nullptr;
+  view->shape = state->shape;
   view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? state->strides : nullptr;
   view->suboffsets = nullptr;
   view->internal = state;

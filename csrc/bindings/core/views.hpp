@@ -37,7 +37,8 @@ Exported export_item(const std::shared_ptr<channel::Item>& item);
 /// Errors: ViewRefused for an item if it does not: the older capsule has no read-only flag.
 pybind11::object to_dlpack(Exported exported, const pybind11::object& max_version);
 
-/// Fills a view of the buffer protocol.
+/// Fills a view of the buffer protocol. One without a shape is that of a memoryview of the
+/// exporter.
 ///
 /// Errors: ViewRefused if the protocol lacks the dtype, a writable view of an item is wanted, or
 /// the host cannot access the memory.

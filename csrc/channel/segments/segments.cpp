@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "os/folder.hpp"
+#include "os/made_here.hpp"
 #include "os/mapping.hpp"
 
 namespace flowtrain::channel {
@@ -83,22 +84,31 @@ std::optional<Segments::Claim> Segments::claim(const memory::Carving& carving, s
 std::uint32_t Segments::make(const Claim& claim, const memory::Carving& carving, bool prefault,
                              const Interrupted& interrupted) {
   const auto& [index, word, place] = claim;
-  const std::lock_guard lock(adding_mutex_);
+  const os::MadeHere here;
+  const auto cancel = [&] {
+    if (here) table_.cancel(index, word);  // A child that `interrupted` forked leaves it alone.
+  };
+  std::unique_lock lock(adding_mutex_);
   try {
     check_open();
     auto made = unmapper_->share(
         usable_resource(index, place).allocate(place.device, carving.bytes, table_.name(index)));
-    if (prefault && made->host() != nullptr &&
-        !os::prefault(made->host(), made->bytes(), table_.text(index), interrupted)) {
-      table_.cancel(index, word);
-      return 0;
+    if (prefault && made->host() != nullptr) {
+      // Without the mutex: what runs in a signal handler may close this handle, or fork.
+      lock.unlock();
+      if (!os::prefault(made->host(), made->bytes(), table_.text(index), interrupted)) {
+        cancel();
+        return 0;
+      }
+      lock.lock();
+      check_open();
     }
     call_hooks(*made, index);
     table_.fill(index, carving);
     local_.store(index, std::move(made), generation_of(word));
     table_.make_live(index, word);
   } catch (...) {
-    table_.cancel(index, word);
+    cancel();
     throw;
   }
   if (!admits_segments()) {

@@ -81,7 +81,7 @@ class Segments {
                              const Interrupted& interrupted, const memory::Place& place = {});
   /// Makes the memory of a claimed segment.
   ///
-  /// @param interrupted  Ends the prefault. Called under a lock of this handle: it may not use it.
+  /// @param interrupted  Ends the prefault. May close this handle, or fork.
   /// @returns Number of the segment; 0 if `interrupted` ended the prefault.
   std::uint32_t make(const Claim& claim, const memory::Carving& carving, bool prefault,
                      const Interrupted& interrupted = {});
