@@ -7,6 +7,8 @@ from typing import Literal
 
 from flowtrain.config.checks import not_negative, positive, require
 
+_MAX_THREADS = 1024  # More than a machine has cores, and fewer than it refuses to start.
+
 LOGIT_BYTES = 1 << 28
 """Default of `train.logit_bytes`."""
 
@@ -47,7 +49,10 @@ class TrainConfig:
             train__microbatch_tokens=self.microbatch_tokens,
             train__logit_bytes=self.logit_bytes,
         )
-        not_negative(train__threads=self.threads)
+        require(
+            0 <= self.threads <= _MAX_THREADS,
+            f"train.threads={self.threads}: it must be from 0 to {_MAX_THREADS}",
+        )
         require(
             0 <= self.seed < 1 << 63,
             f"train.seed={self.seed}: it must be at least 0 and less than 2^63",

@@ -105,7 +105,7 @@ def test_a_dumped_configuration_loads_to_the_same(file: Path, tmp_path: Path) ->
         ),
         ("train.steps=true", r"train\.steps=True: it must be a number"),
         ("train.seed=-1", r"train\.seed=-1: it must be at least 0"),
-        ("train.threads=-1", r"train\.threads=-1: it must be 0 or more"),
+        ("train.threads=-1", r"train\.threads=-1: it must be from 0 to 1024"),
         ("optim.lr=.inf", r"optim\.lr=inf: it must be greater than 0, and finite"),
         ("optim.weight_decay=-0.1", r"optim\.weight_decay=-0\.1: it must be 0 or more"),
         ("optim.betas=[0.9, 1]", r"optim\.betas=\[0\.9, 1\.0\]: each must be"),
