@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_ranks import forked_ranks, trained
+from forked_ranks import failure, forked_ranks, trained
 from support import Run, descendants, left_by, run_tree
 from terminals import rows
 
 from flowtrain.config import ConfigError, RunConfig, from_dict
 from flowtrain.train.launch.host import RunHost
 from flowtrain.train.launch.run import train
+from flowtrain.train.state.checkpoint_files import valid_checkpoints
 
 SHAPE = {"encoder_ranks": 2, "backbone_ranks": 2}
 COLOCATED = {"ranks": 2}
@@ -288,3 +289,36 @@ def test_a_finished_run_is_extended_by_its_new_configuration(
     assert train(from_dict(longer), resume=True)["steps"] == 5
     assert weights.read_bytes() == whole
     assert "all 5 steps are trained already" in capfd.readouterr().err
+
+
+@pytest.mark.limit(240)
+@pytest.mark.parametrize(
+    ("mode", "layout", "where"),
+    [
+        ("strict", {"encoder_ranks": 1, "backbone_ranks": 1}, "heldout"),
+        ("frozen", {"encoder_ranks": 1, "backbone_ranks": 1}, "heldout"),
+        ("strict", COLOCATED, "train"),
+    ],
+)
+def test_steps_before_a_sample_that_cannot_be_used_are_saved(
+    mode: str, layout: dict[str, int], where: str, tmp_path: Path, data: Path
+) -> None:
+    lines = data.joinpath("train.jsonl").read_text().splitlines(keepends=True)
+    bad = data / "bad.jsonl"  # Beside its images.
+    bad.write_text("".join([*lines[:9], '{"messages":[{"role":"user","content":"Q"}]}\n']))
+    tree = run_tree(
+        tmp_path / "run",
+        data,
+        data={"path": str(bad if where == "train" else data / "train.jsonl"), "shuffle": False},
+        train={"steps": 4, "global_batch": 4},
+        flow={**layout, "mode": mode},
+        eval={"path": str(bad), "every": 2} if where == "heldout" else {},
+    )
+    assert "bad.jsonl:10: no targets" in failure(tree)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert valid_checkpoints(tmp_path / "run").keys() == {2}, list(checkpoints.iterdir())
+    if where == "heldout":
+        bad.write_text("".join(lines[:9]))
+        trained(tree, resume=True)
+        logged = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["step"] for line in logged] == list(range(4))

@@ -41,7 +41,8 @@ class Template:
     ) -> Iterator[Action]:
         """The actions of a rank, step by step, as their plans come.
 
-        A run that is stopped early ends with a checkpoint of its last step.
+        A run that ends early, as it is stopped or has a sample that cannot be used, ends with a
+        checkpoint of its last step.
 
         Args:
             role: The rank.
@@ -78,7 +79,8 @@ class Template:
             yield from finish(plan, evaluates=self.evaluates, saves=self.saves)
             step += 1
         assert end is not None
-        if end.stopped and step > first and not self.saves(step - 1):
+        ends_early = end.stopped or end.error is not None
+        if ends_early and step > first and not self.saves(step - 1):
             yield Action(step - 1, "checkpoint")
 
 

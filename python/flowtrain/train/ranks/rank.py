@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from flowtrain.schedule import KINDS, Action, Kind, Role, Template
 from flowtrain.steps import SpaceNeed, StepPlan
 from flowtrain.train.planning.planner import Planner
+from flowtrain.train.planning.plans import PlanError
 from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.encoder import EncoderPart
@@ -230,8 +231,14 @@ class Rank:
         for receiver in self._receivers:
             receiver.confirm()
 
-    def _evaluate(self, plan: StepPlan, _: Action) -> None:
-        result = self._evaluations.run([part.module.module for part in self._parts])
+    def _evaluate(self, plan: StepPlan, action: Action) -> None:
+        try:
+            result = self._evaluations.run([part.module.module for part in self._parts])
+        except PlanError:
+            # All ranks raise it here. The step itself is complete.
+            self._checkpoint(plan, action)
+            self._forget(plan, action)
+            raise
         self.update.restart()
         if self._evaluated is not None:
             self._evaluated(plan.step, result)
