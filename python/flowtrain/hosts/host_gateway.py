@@ -96,6 +96,7 @@ class HostGateway:
         self._guests = Guests(pool, self.gateway)
         self._serves = serves or {}
         self._peers: dict[str, Peering] = {}
+        self._pools: dict[str, int] = {}  # Nonces, also of hosts that are gone.
         # By name and address: a host that comes again listens elsewhere.
         self._meetings: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._gone: dict[str, list[asyncio.TimerHandle]] = {}
@@ -296,13 +297,26 @@ class HostGateway:
                     later(FORGET_S, self._forget, name),
                 ]
 
-    def _enter(self, peering: Peering) -> None:
-        """Let a peer in. An earlier one of its name, if it lives, is told that it has to end."""
+    def _enter(self, peering: Peering, facts: Facts) -> None:
+        """Let a peer in.
+
+        Another process with the pool of an earlier peer takes its place. One with a pool of its
+        own is another host, which has to wait until that of its name is gone, and its ranks are.
+
+        Raises:
+            HostError: There is a host of this name.
+        """
         name = peering.name
         if name == self._identity.host:
             raise HostError(f"both hosts have the name {name}; give each its own")
-        if (before := self._peers.get(name)) is not None:
+        before, comes_again = self._peers.get(name), self._pools.get(name) == facts.pool
+        if before is not None and not comes_again and not before.is_stalled:
+            raise HostError(f"there is a host {name} already; give each host its own name")
+        if before is not None:
             before.close(f"another process has joined as host {name}; give each host its own name")
+        if not comes_again:
+            self._lose_ranks(name)
+        self._pools[name] = facts.pool
         for timer in self._gone.pop(name, []):
             timer.cancel()
         self._peers[name] = peering

@@ -65,7 +65,7 @@ class Peering:
     Args:
         gateway: Of this host.
         facts: Of it.
-        enter: Called before the peer is admitted.
+        enter: Called with the facts of the peer before it is admitted.
         guests: Takes the ranks of the peer.
         meet: Takes where the peer says that other hosts listen, by their names.
         tell: Takes what people should know.
@@ -79,7 +79,7 @@ class Peering:
         *,
         gateway: Gateway,
         facts: Facts,
-        enter: Callable[[Peering], None],
+        enter: Callable[[Peering, Facts], None],
         guests: Guests,
         meet: Callable[[dict[str, str]], None],
         tell: Callable[[str], None],
@@ -144,7 +144,7 @@ class Peering:
                 f"its pool has the rings {', '.join(facts.rings)}, and this one "
                 f"{', '.join(own.rings)}; both must be of one configuration"
             )
-        self._enter(self)
+        self._enter(self, facts)
         self._gateway.admit(
             self.name,
             address=facts.address,

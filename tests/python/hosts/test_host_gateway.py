@@ -229,6 +229,32 @@ def test_a_host_that_is_lost_within_the_handshake_is_joined_again(
     told(joining, "host b is connected")
 
 
+def test_a_host_has_its_name_until_it_is_gone_and_its_ranks_are_dead(
+    hosts: tuple[Host, Host],
+    spawn: Spawn,
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Eventually,
+) -> None:
+    joining, _, port = joined(hosts)
+    b = hosts[1].pool
+
+    def guests() -> list[str]:
+        lanes = [lane for lane in b.lanes() if lane.label == "owner" and lane.index != b.lane]
+        return [lane.state for lane in lanes if lane.state == "alive"]
+
+    eventually(guests)
+    other = Host("a", spawn, monkeypatch)
+    try:
+        told(other.gateway("join", port), "there is a host a already; give each host its own name")
+        assert guests() and b.wait_dead(timeout_s=0) is None
+        joining.kill()
+        told(other.gateway("join", port), "host b is connected")
+        dead = b.wait_dead(timeout_s=30)
+        assert dead is not None and dead.label == "owner"
+    finally:
+        other.close()
+
+
 async def in_process(pool: Pool, work: Callable[[HostGateway], Awaitable[None]]) -> None:
     own = Identity(host="a", version="1", job="j", incarnation="1", tower="t", processor="p")
     gateway = HostGateway(pool, own, b"token", interface="127.0.0.1", tell=print)
