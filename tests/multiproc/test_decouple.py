@@ -94,6 +94,7 @@ def test_arguments_that_cannot_be_used_are_refused(
         return trainer_of("trainer", "strict", folder, data, tmp_path, **others)
 
     refused(r"^args\.save_only_model=True: .* call save_model$", trainer(save_only_model=True))
+    refused("^held_out: args.eval_strategy is 'no'", trainer(), held_out=data / "train.jsonl")
     refused(r"^args\.auto_find_batch_size=True", trainer(auto_find_batch_size=True))
     evaluated = trainer(evaluates=True)
     evaluated.eval_dataset = [1, 2]

@@ -136,7 +136,13 @@ def _print_text(pieces: list[tuple[str, bool]]) -> None:
 
 
 def run_check(given: argparse.Namespace) -> int:
+    from flowtrain.config.checks import has_folder, is_no_input
+
     config = _load(given)
+    if given.lengths is not None:
+        has_folder("--lengths", given.lengths)
+        samples = [source.path for source in config.data.all_sources]
+        is_no_input("--lengths", given.lengths, [Path(given.config), *samples])
     with progress.bar("loading the model"), _lines(given.lengths) as write:
         from flowtrain.data.check import check_file
 

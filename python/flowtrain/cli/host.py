@@ -136,7 +136,10 @@ def _endpoint(given: argparse.Namespace) -> Any:
 
 def _address_towards(host: str, port: int) -> str:
     """Address of this host from which packets to another one leave."""
-    family = socket.getaddrinfo(host, port)[0][0]
+    try:
+        family = socket.getaddrinfo(host, port)[0][0]
+    except socket.gaierror as error:
+        raise ValueError(f"--join {host}:{port}: {error.strerror}; give an address") from error
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))  # Sends nothing.
         return str(probe.getsockname()[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 from flowtrain_core import FlowTrainError
@@ -46,3 +47,14 @@ def has_folder(option: str, path: Path) -> None:
         path.absolute().parent.is_dir(),
         f"{option}={path}: there is no folder {path.parent}; make it first",
     )
+
+
+def is_no_input(option: str, path: Path, inputs: Iterable[Path | None]) -> None:
+    """Refuse a file to be written that is one of those that are read.
+
+    Raises:
+        ConfigError: It is.
+    """
+    for found in inputs:
+        if found is not None and path.resolve() == found.resolve():
+            raise ConfigError(f"{option}={path}: it is read, and would be lost; name another file")

@@ -219,8 +219,8 @@ class DataSheetTiming:
         if n < efficiency.smallest and not self.extrapolates:
             raise ValueError(
                 f"{layer.name}: {n:.4g} {what} are fewer than the {efficiency.smallest:g} from "
-                "which the times are valid; use larger microbatches, measured times "
-                "(`flowtrain profile`), or DataSheetTiming.extrapolates"
+                "which the times are valid; raise train.global_batch or train.microbatch_tokens, "
+                "give measured times (`flowtrain profile`), or set DataSheetTiming.extrapolates"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -82,15 +83,16 @@ class VlmSamples(Dataset[dict[str, torch.Tensor]]):
         """Where the samples are, as a run reads them."""
         return self._data
 
-    def select_columns(self, names: Collection[str]) -> VlmSamples:
+    def select_columns(self, names: str | Collection[str]) -> VlmSamples:
         """The same samples with these tensors alone.
 
         Images and videos are decoded only if the names have some of their tensors; otherwise their
         headers are read. `PackedLoader` reads sizes in this way.
 
         Args:
-            names: Names of tensors.
+            names: Name or names of tensors.
         """
+        names = [names] if isinstance(names, str) else names
         other = VlmSamples.__new__(VlmSamples)
         other.__dict__.update(self.__dict__, _columns=frozenset(names))
         return other
@@ -122,6 +124,13 @@ class VlmSamples(Dataset[dict[str, torch.Tensor]]):
         return self._opened
 
     def _number(self, index: int) -> int:
+        try:
+            index = operator.index(index)
+        except TypeError as error:
+            raise TypeError(
+                f"{self._data.name}: sample {index!r}: give its number; several samples are those "
+                "of torch.utils.data.Subset"
+            ) from error
         number = index + self._size if index < 0 else index
         if not 0 <= number < self._size:
             raise IndexError(f"{self._data.name}: sample {index} of {self._size}")

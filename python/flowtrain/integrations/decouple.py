@@ -145,6 +145,11 @@ def _data(trainer: Trainer, dataset: Samples | None, job: Path) -> DataConfig:
 def _evaluated(trainer: Trainer, held_out: Samples | None) -> Samples | None:
     """The samples of evaluations; None without any."""
     if trainer.args.eval_strategy == "no":
+        if held_out is not None:
+            raise ConfigError(
+                "held_out: args.eval_strategy is 'no', and nothing would be evaluated; set "
+                "args.eval_strategy, or leave held_out out"
+            )
         return None
     given = trainer.eval_dataset
     if held_out is None and isinstance(given, VlmSamples):

@@ -318,6 +318,12 @@ def test_digits_that_cannot_be_written_are_refused(
     assert not (tmp_path / "out").exists()
 
 
+def test_lengths_do_not_replace_samples(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = folder / "run.yaml"
+    assert main(["data", "check", str(run), "--lengths", str(run)]) == 2
+    assert f"--lengths={run}: it is read, and would be lost" in capsys.readouterr().err
+
+
 def test_digits_do_not_replace_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     samples = tmp_path / "train.jsonl"
     samples.write_text("own")
