@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -100,6 +101,14 @@ def run_pool(given: argparse.Namespace) -> int:
     from flowtrain.bench import device_pool, placements, pool
 
     path, seconds = given.path, given.seconds
+    for option, values in (
+        ("--bytes", given.bytes or [1]),
+        ("--seconds", [seconds]),
+        ("--rounds", [1 if given.rounds is None else given.rounds]),
+    ):
+        for value in values:
+            if not 0 < value < math.inf:
+                raise ValueError(f"{option} {value}: it must be greater than 0, and finite")
     if given.listen:
         command = f"flowtrain bench pool --path tcp --token {given.token} --connect"
         placements.listen(_endpoint("--listen", given.listen, given.token, 0), given.ucx, command)

@@ -10,6 +10,7 @@ With the folder of a run that goes on, `--listen` lets other hosts take part in 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import socket
 from pathlib import Path
@@ -68,7 +69,12 @@ def add_parser(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     from flowtrain.config import ConfigError
+    from flowtrain.config.checks import require
 
+    require(
+        0 <= given.timeout < math.inf,
+        f"--timeout {given.timeout}: it must be 0 or more, and finite",
+    )
     # The folder of a run that has just been started may not be there yet.
     is_missing = not given.config.exists() and given.config.suffix not in (".yaml", ".yml")
     is_folder = given.join is not None or given.config.is_dir() or is_missing

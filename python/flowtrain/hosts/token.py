@@ -21,6 +21,8 @@ def read_token(path: Path | None) -> bytes:
             "--token: give a file with a secret, the same on all hosts; make one: "
             "(umask 077 && openssl rand -hex 32 > token)"
         )
+    if path.is_dir():
+        raise ConfigError(f"--token {path}: it is a folder; give a file")
     if path.stat().st_mode & 0o077:
         raise ConfigError(f"--token {path}: others can read it; run: chmod 600 {path}")
     token = path.read_bytes().strip()

@@ -190,8 +190,10 @@ class StepBuilder:
         except NoRoomError as error:
             raise PackingError(
                 f"no room for {step} in {shape.ranks} ranks x {slots} microbatches of max_tokens="
-                f"{shape.max_tokens}; raise max_tokens or microbatches, lower batch_size, or give "
-                f"microbatches=None to use as many as a step needs ({error})"
+                f"{shape.max_tokens}; raise max_tokens or microbatches (of a Trainer: "
+                "gradient_accumulation_steps), lower batch_size (per_device_train_batch_size), or "
+                "let a PackedLoader use as many as a step needs by microbatches=None "
+                f"({error})"
             ) from error
         except ValueError as error:
             raise PackingError(f"{step}: {error}") from error

@@ -21,3 +21,5 @@ def test_a_token_that_others_can_read_or_guess_is_refused(tmp_path: Path) -> Non
     path.write_text("short")
     with pytest.raises(ConfigError, match="5 characters, at least 16"):
         read_token(path)
+    with pytest.raises(ConfigError, match="it is a folder; give a file"):
+        read_token(tmp_path)

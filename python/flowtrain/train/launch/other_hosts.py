@@ -27,7 +27,7 @@ from flowtrain.train.state.job_file import JobFile, job_path, read_job, wait_for
 from flowtrain.train.state.resume import FINGERPRINT
 from flowtrain.train.state.run_folder import CONFIG, EDGES
 from flowtrain.train.state.traffic import HostTraffic, traffic_of, write_traffic
-from flowtrain_core import Gateway, Pool
+from flowtrain_core import Gateway, Pool, PoolExists
 
 _STORE = "store"
 _ENDED = "the run has ended"
@@ -252,13 +252,20 @@ async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -
 
     store = Forward(connect, say)
     job = Job(await store.start(), nonce)
-    with Pool.create(
-        job.pool,
-        rings=facts["rings"],
-        max_cells=facts["max_cells"],
-        max_lanes=facts["max_lanes"],
-        label=HOST_LABEL,
-    ) as pool:
+    try:
+        made = Pool.create(
+            job.pool,
+            rings=facts["rings"],
+            max_cells=facts["max_cells"],
+            max_lanes=facts["max_lanes"],
+            label=HOST_LABEL,
+        )
+    except PoolExists as error:
+        raise ConfigError(
+            f"--join {to.host}:{to.port}: this host has the pool of the run already, as its own "
+            "host or by another `flowtrain host`; start its ranks here without --join"
+        ) from error
+    with made as pool:
         gateway = HostGateway(
             pool,
             to.identity(nonce, digests),

@@ -171,7 +171,8 @@ def _train(
         else:
             print(
                 f"flowtrain: run={config.run}: all {trained} steps are trained already; only "
-                "RUN/final is written again; raise train.steps to train more",
+                "RUN/final is written again, and nothing is evaluated; raise train.steps to train "
+                "more",
                 file=sys.stderr,
             )
         checkpoint = latest(config.run)
