@@ -36,11 +36,11 @@ class DataConfig:
     """Shuffle each epoch, seeded by `train.seed`; otherwise use the order of the file. A stream
     needs `false`."""
     bad_image: Literal["error", "skip"] = "error"
-    """What to do with an image or video file that cannot be used. `error` ends the run. `skip`
+    """Handling of an image or video file that cannot be used. `error` ends the run. `skip`
     encodes zeros of the size in the file's header, or of the smallest image or video if there is no
     header, and masks and counts the sample."""
     oversize: Literal["error", "drop", "truncate"] = "error"
-    """What to do with a sample longer than `train.microbatch_tokens`. `error` ends the run. `drop`
+    """Handling of a sample longer than `train.microbatch_tokens`. `error` ends the run. `drop`
     leaves the sample out. `truncate` keeps its first tokens and the images and videos that fit
     completely, and drops the sample if no target is left. Dropped and truncated samples are
     counted."""

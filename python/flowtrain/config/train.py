@@ -33,7 +33,7 @@ class TrainConfig:
     seed: int = 0
     """Seed of initial weights, data order and dropout."""
     nonfinite: Literal["abort", "skip"] = "abort"
-    """What to do with a step whose loss or gradient is not finite."""
+    """Handling of a step whose loss or gradient is not finite."""
     threads: int = 0
     """Torch threads per rank; 0 takes `OMP_NUM_THREADS`, or else divides the cores that affinity
     and cgroup allow among the ranks."""

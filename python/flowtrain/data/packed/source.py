@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 from flowtrain.packing import FormedStep, Microbatch, PackingError, StepShape
 
 Oversize = Literal["error", "drop"]
-"""What to do with a sample of more than `max_tokens` tokens."""
+"""Handling of a sample of more than `max_tokens` tokens."""
 
 Place = dict[str, Any]
 """Where loading continues: plain numbers, and the states of a stream."""
