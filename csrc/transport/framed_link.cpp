@@ -1,6 +1,9 @@
 #include "transport/framed_link.hpp"
 
 #include <algorithm>
+#include <sstream>
+
+#include "base/clock.hpp"
 
 namespace flowtrain::transport {
 
@@ -64,6 +67,14 @@ void FramedLink::fail(const std::string& why) {
           " pending: " + why,
       false);
   receiver_.on_closed(session_, error_);
+}
+
+void FramedLink::expire(std::int64_t ns) {
+  if (!is_connecting() || now_ns() - begun_ns_ <= ns) return;
+  std::ostringstream why;
+  why << "no connection within " << static_cast<double>(ns) / 1e9
+      << " s; its process may have ended, or a firewall between the hosts drops what goes there";
+  fail(why.str());
 }
 
 void FramedLink::end(const std::string& error, bool aborts) {

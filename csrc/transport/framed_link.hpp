@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "transport/pending.hpp"
 #include "transport/transport.hpp"
 
@@ -25,6 +26,11 @@ class FramedLink : public Link {
 
   const std::string& peer() const { return peer_; }
 
+  /// Whether its connection does not stand yet.
+  bool is_connecting() const { return !is_connected_ && error_.empty(); }
+  /// Ends the link if it has been connecting for longer than this.
+  void expire(std::int64_t ns);
+
  protected:
   /// @param path  For messages, as in "over sockets".
   FramedLink(std::string peer, const char* path, std::uint64_t session, Receiver& receiver)
@@ -42,6 +48,8 @@ class FramedLink : public Link {
   void acknowledge(std::uint64_t number);
   /// Ends the link, and tells the receiver.
   void fail(const std::string& why);
+  /// Its connection stands.
+  void connected() { is_connected_ = true; }
   std::uint64_t numbered() const { return numbered_; }
 
   Pending pending_;
@@ -55,6 +63,8 @@ class FramedLink : public Link {
   const char* path_;
   std::uint64_t session_;
   Receiver& receiver_;
+  std::int64_t begun_ns_ = now_ns();
+  bool is_connected_ = false;
   std::uint64_t numbered_ = 0;
   std::uint64_t acknowledged_ = 0;
   std::string error_;

@@ -73,7 +73,8 @@ class Link {
 ///
 /// Memory:   that of the caller, and a fixed amount per link: only granted memory is written.
 /// Threads:  one.
-/// Progress: only in `progress`, except that `place` and `send` may write at once. No timeouts.
+/// Progress: only in `progress`, except that `place` and `send` may write at once. The one
+///           timeout is that of a link which is connecting.
 /// Ordering: on_placed comes after all bytes of the payload.
 /// Errors:   the caller's mistakes throw BadArgument, a lack of resources SystemCallError; what
 ///           peers do is told to the Receiver and by Link::error.
@@ -115,6 +116,10 @@ class Transport {
   /// As GrantTable::revoke.
   bool revoke(const Grant& grant) noexcept { return grants_.revoke(grant); }
 
+  /// Limits how long the connection of a link may take to stand: 10 s without this call. Later the
+  /// link has an error, since neither kernels nor UCX notice soon that nothing answers.
+  void limit_connect(std::int64_t ns) { connect_limit_ns_ = ns; }
+
   /// Where peers connect to.
   virtual std::string address() const = 0;
   /// A link to a peer that has admitted the session. Returns before the peer has answered.
@@ -137,6 +142,7 @@ class Transport {
  protected:
   Receiver& receiver_;
   GrantTable grants_;
+  std::int64_t connect_limit_ns_ = 10'000'000'000;
 };
 
 }  // namespace flowtrain::transport

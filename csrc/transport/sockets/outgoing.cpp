@@ -66,7 +66,10 @@ void Outgoing::write() {
 }
 
 void Outgoing::advance(std::size_t bytes) {
-  if (bytes > 0) pending_.moved();
+  if (bytes > 0) {
+    connected();
+    pending_.moved();
+  }
   written_ += bytes;
   while (!queue_.empty() && written_ >= sizeof(Frame) + queue_.front().bytes) {
     const Item& item = queue_.front();

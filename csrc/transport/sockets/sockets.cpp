@@ -47,6 +47,7 @@ class Sockets final : public Transport {
   std::shared_ptr<Link> connect(const std::string& address, const Session& session) override {
     auto link = std::make_shared<Outgoing>(epoll_.get(), address, session, receiver_);
     outgoing_.push_back(link);
+    run_timer(true);
     return link;
   }
 
@@ -139,13 +140,20 @@ class Sockets final : public Transport {
       if (connection->is_overdue(kPatienceNs)) connection->close();
       waits = waits || connection->is_overdue(-1);
     }
-    for (const auto& link : outgoing_) {
-      if (link.use_count() == 1) link->abort();  // Its last user has dropped it.
+    for (std::size_t i = 0; i < outgoing_.size(); ++i) {
+      if (outgoing_[i].use_count() == 1) outgoing_[i]->abort();  // Its last user has dropped it.
+      outgoing_[i]->expire(connect_limit_ns_);
+      waits = waits || outgoing_[i]->is_connecting();
     }
     std::erase_if(incoming_, [](const auto& each) { return !each->is_open(); });
     std::erase_if(outgoing_, [](const auto& each) { return !each->is_open(); });
-    if (std::exchange(timer_runs_, waits) == waits) return;
-    const timespec every{waits ? 1 : 0, 0};
+    run_timer(waits);
+  }
+
+  /// Lets `progress` be called each second, or not.
+  void run_timer(bool wanted) {
+    if (std::exchange(timer_runs_, wanted) == wanted) return;
+    const timespec every{wanted ? 1 : 0, 0};
     const itimerspec set{every, every};
     ::timerfd_settime(timer_.get(), 0, &set, nullptr);
   }

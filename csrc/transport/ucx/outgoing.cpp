@@ -20,10 +20,10 @@ void Outgoing::greet(const Ticket& ticket) {
 }
 
 void Outgoing::put(const Frame& frame, const std::byte* data, std::uint64_t bytes) {
-  if (is_welcome_) {
-    Endpoint::send(frame, data, bytes);
-  } else {
+  if (is_connecting()) {
     waiting_.push_back({frame, data, bytes});
+  } else {
+    Endpoint::send(frame, data, bytes);
   }
 }
 
@@ -63,12 +63,12 @@ void Outgoing::handle(const Event& event) {
     fail(frame.reason == Reason::kNone
              ? "the peer has ended the session"
              : "the peer refused a frame: " + std::string(text(frame.reason)));
-  } else if (frame.kind == FrameKind::kHello && !is_welcome_) {
-    is_welcome_ = true;
+  } else if (frame.kind == FrameKind::kHello && is_connecting()) {
+    connected();
     for (const Item& item : std::exchange(waiting_, {})) {
       Endpoint::send(item.frame, item.data, item.bytes);
     }
-  } else if (frame.kind == FrameKind::kAck && is_welcome_) {
+  } else if (frame.kind == FrameKind::kAck && !is_connecting()) {
     acknowledge_to(frame.number, numbered());
   } else {
     fail("the peer sent a frame of another kind");

@@ -33,8 +33,7 @@ class Outgoing final : public Endpoint, public FramedLink {
   void sent(const Frame& frame) override;
 
   std::string own_address_;
-  bool is_welcome_ = false;
-  std::deque<Item> waiting_;  // Until then.
+  std::deque<Item> waiting_;  // While it is connecting: until the owner's welcome.
 };
 
 }  // namespace flowtrain::transport::ucx

@@ -82,6 +82,7 @@ class Ucx final : public Transport {
     link->worker()->watch_in(epoll_.get(), kNoEvents);
     link->greet(session.ticket);
     outgoing_.push_back(link);
+    run_timer(true);
     return link;
   }
 
@@ -158,8 +159,10 @@ class Ucx final : public Transport {
       incoming_[i]->expire(kPatienceNs);
       waits = waits || incoming_[i]->is_refused();
     }
-    for (const auto& link : outgoing_) {
-      if (link.use_count() == 1) link->abort();  // Its last user has dropped it.
+    for (std::size_t i = 0; i < outgoing_.size(); ++i) {
+      if (outgoing_[i].use_count() == 1) outgoing_[i]->abort();  // Its last user has dropped it.
+      outgoing_[i]->expire(connect_limit_ns_);
+      waits = waits || outgoing_[i]->is_connecting();
     }
     std::erase_if(incoming_, [](const auto& each) { return !each->is_open(); });
     std::erase_if(outgoing_, [](const auto& each) { return !each->is_open(); });
@@ -167,8 +170,13 @@ class Ucx final : public Transport {
       std::uint64_t expirations;
       static_cast<void>(::read(timer_.get(), &expirations, sizeof(expirations)));
     }
-    if (std::exchange(timer_runs_, waits) == waits) return;
-    const timespec every{waits ? 1 : 0, 0};
+    run_timer(waits);
+  }
+
+  /// Lets `progress` be called each second, or not.
+  void run_timer(bool wanted) {
+    if (std::exchange(timer_runs_, wanted) == wanted) return;
+    const timespec every{wanted ? 1 : 0, 0};
     const itimerspec set{every, every};
     ::timerfd_settime(timer_.get(), 0, &set, nullptr);
   }

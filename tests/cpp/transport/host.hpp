@@ -1,9 +1,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <source_location>
 #include <string>
 #include <utility>
 #include <vector>
@@ -98,12 +101,16 @@ inline bool names(const std::string& error, const std::string& address) {
   return error.find(address.substr(0, address.find('#'))) != std::string::npos;
 }
 
-/// Lets hosts progress until something is true.
+/// Lets hosts progress until something is true; names the caller's line if it never is.
 template <class Done>
-void run(std::vector<Host*> hosts, Done&& done) {
+void run(std::vector<Host*> hosts, Done&& done,
+         const std::source_location& caller = std::source_location::current()) {
   const Deadline deadline = Deadline::in(30);
   while (!done()) {
-    CHECK(!deadline.passed());
+    if (deadline.passed()) {
+      std::fprintf(stderr, "%s:%u: not so within 30 s\n", caller.file_name(), caller.line());
+      std::abort();
+    }
     for (Host* const host : hosts) host->transport->progress();
   }
 }

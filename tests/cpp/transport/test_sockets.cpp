@@ -67,6 +67,20 @@ void a_port_without_a_listener_is_an_error_of_the_link() {
   CHECK(link->error().find("refused") != std::string::npos);
 }
 
+/// As behind a firewall: what goes to a socket whose queue of connections is full is dropped.
+void a_connection_that_never_stands_is_an_error_of_the_link() {
+  const os::Fd full = listen_on("127.0.0.1");
+  CHECK(::listen(full.get(), 0) == 0);
+  const std::string address = local_address(full.get());
+  const os::Fd first = connect_to(address), second = connect_to(address);
+  Host host(kSubject);
+  host.transport->limit_connect(500'000'000);
+  const auto link = host.transport->connect(address, session_of(7));
+  const Deadline deadline = Deadline::in(30);
+  while (link->error().empty() && !deadline.passed()) host.transport->wait(deadline);
+  CHECK(names(link->error(), address) && link->error().find("within 0.5 s") != std::string::npos);
+}
+
 /// A peer that is told why it was refused and goes on, or never says who it is, is hung up on.
 void peers_that_linger_are_closed() {
   Attacked attacked(kSubject);
@@ -182,6 +196,7 @@ int main(int count, char** arguments) {
   check_deaths(kSubject);
   if (::access("/proc/net/if_inet6", F_OK) == 0) messages_arrive(subject_on("::1"));
   a_port_without_a_listener_is_an_error_of_the_link();
+  a_connection_that_never_stands_is_an_error_of_the_link();
   peers_that_linger_are_closed();
   a_peer_whose_hello_has_come_is_not_overdue();
   frames_may_arrive_byte_by_byte();

@@ -201,6 +201,24 @@ void an_acknowledgement_without_a_welcome_ends_the_link() {
   CHECK(host.acknowledged.empty());
 }
 
+/// Its process is there, or another one at its old port, and says nothing.
+void a_peer_that_does_not_welcome_is_an_error_of_the_link() {
+  Host host(kEager);
+  host.transport->limit_connect(500'000'000);
+  RawUcx owner(library(), RawUcx::kAm);
+  const auto ignore = [](void*, const void*, std::size_t, void*, std::size_t,
+                         const ucx::AmRecvParam*) -> ucx::Status { return ucx::kOk; };
+  ucx::Worker worker(library(), owner.context, ignore, nullptr, "raw owner");
+  const auto link =
+      host.transport->connect(ucx::peer_text("127.0.0.1", worker.address()), session_of(7));
+  const Deadline deadline = Deadline::in(30);
+  while (link->error().empty() && !deadline.passed()) {
+    worker.progress();
+    host.transport->wait(Deadline::in(0.01));
+  }
+  CHECK(link->error().find("within 0.5 s") != std::string::npos);
+}
+
 /// Addresses that this process listens on.
 std::vector<std::string> listening() {
   std::vector<std::string> found;
@@ -278,6 +296,7 @@ int main(int count, char** arguments) {
   a_refused_peer_that_lingers_is_closed();
   a_link_that_a_child_inherited_has_no_events_after_its_end();
   an_acknowledgement_without_a_welcome_ends_the_link();
+  a_peer_that_does_not_welcome_is_an_error_of_the_link();
   // A UCX that is built with assertions, such as Debian's, ends the process instead.
   if (std::getenv("FLOWTRAIN_TEST_UCX") != nullptr) bytes_that_are_not_of_ucx_do_no_harm();
   what_cannot_be_opened_says_why();
