@@ -32,14 +32,13 @@ def no_plan(contexts: Sequence[Context]) -> NoPlanError:
     context = max(contexts, key=lambda each: each.pool.gpus * each.pool.memory_bytes)
     model, work, pool = context.model, context.work, context.pool
     budget = " + ".join(f"{each.pool.gpus} {each.pool.gpu_type}" for each in contexts)
-    said = (
-        f"{model.name}: no plan for batch={work.batch} fits {budget} with "
-        f"{context.usable_bytes / _GIB:.3g} GiB to use on each"
-    )
     ways = []
     memory = _least_memory(context)
     if memory is None and context.out_of_range:
-        return OutOfRangeError(f"{said}: the times are not valid for any; {context.out_of_range}")
+        return OutOfRangeError(
+            f"{model.name}: the times on {budget} are not valid for any plan of "
+            f"batch={work.batch}; {context.out_of_range}"
+        )
     if memory is not None:
         missing = (memory - context.usable_bytes) / _GIB
         ways.append(
@@ -59,7 +58,10 @@ def no_plan(contexts: Sequence[Context]) -> NoPlanError:
             f"neither more memory nor more GPUs help: allow more sizes in the space, "
             f"or change batch={work.batch} or the {cap} tokens of a microbatch"
         )
-    return NoPlanError(f"{said}: {'; '.join(ways)}")
+    return NoPlanError(
+        f"{model.name}: no plan for batch={work.batch} fits {budget} with "
+        f"{context.usable_bytes / _GIB:.3g} GiB to use on each: {'; '.join(ways)}"
+    )
 
 
 def changes(context: Context) -> Iterator[str]:

@@ -438,5 +438,7 @@ def test_times_that_are_valid_for_no_plan_are_the_reason_that_is_given(
     timing = replace(small_pool(2).timing, extrapolates=False)  # type: ignore[type-var]
     narrow = replace(timing, linear=replace(timing.linear, smallest=smallest))
     space = replace(SPACE, modes=("colocated", "disaggregated"))
-    with pytest.raises(OutOfRangeError, match=f"times are not valid for any; {layer}: .* rows of"):
+    with pytest.raises(
+        OutOfRangeError, match=f"are not valid for any plan of batch=.*; {layer}: .* rows of"
+    ):
         search(small_model(), small_work(), [small_pool(2, timing=narrow)], space=space)
