@@ -88,6 +88,11 @@ def export(
         f"{config.model.folder}: the model that the run started from is no longer there; name its "
         "folder with --model",
     )
+    require(
+        (config.model.folder / "config.json").is_file(),
+        f"{config.model.folder}: it has no config.json, so it is not the model that the run "
+        "started from; name its folder with --model",
+    )
     folder.parent.mkdir(parents=True, exist_ok=True)
     change = write_model(config, checkpoint, folder, merged=merged, dtype=dtype and DTYPES[dtype])
     return {"folder": str(folder), "steps": steps, **change}

@@ -170,6 +170,8 @@ def test_an_export_takes_a_model_that_was_copied_or_moved_and_none_that_has_chan
         ConfigError, match=rf"{config.model.folder}: .* no longer there; .* --model"
     ):
         export(config.run)
+    with pytest.raises(ConfigError, match=rf"{tmp_path}: it has no config\.json, .* --model"):
+        export(config.run, model=tmp_path)
     export(config.run, model=copied, out=tmp_path / "moved")
     shutil.copytree(copied, config.model.folder, copy_function=shutil.copyfile)
     export(config.run, out=tmp_path / "copied back")
