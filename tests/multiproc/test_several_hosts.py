@@ -59,18 +59,24 @@ class Hosts:
         self._token.chmod(0o600)
         self._pools = {
             host: tempfile.mkdtemp(prefix="flowtrain-test-", dir="/dev/shm")
-            for host in ("here", *OTHERS)
+            for host in ("here", *OTHERS, "twin")
         }
         self.processes: dict[str, ForkedProcess] = {}
 
     def start(self, *more: str, fault: str | None = None) -> None:
         """Start all hosts, and each rank where it belongs."""
+        self.start_hosts(*more, fault=fault)
+        self.start_ranks()
+
+    def start_hosts(self, *more: str, fault: str | None = None) -> None:
         self.folder.joinpath(CONFIG).write_text(
             yaml.safe_dump({**self._tree, "debug": {"delay_ms": 100.0, "fault": fault}})
         )
         self.listen(self.folder / CONFIG, *more)
         for host in OTHERS:
             self.join(host, host, self.run)
+
+    def start_ranks(self) -> None:
         for label, host in PLACES.items():
             world, _, rank = label.partition(".")
             ranks = ("rank", "--job", self.run, "--world", world)
@@ -80,12 +86,12 @@ class Hosts:
         self.command("here", "here", "host", run, *more, "--listen", "127.0.0.1:0")
         self._address = self.wait_for("here", "can join the run at ")
 
-    def join(self, name: str, host: str, folder: Path) -> None:
-        self.command(name, host, "host", folder, "--join", self._address, "--timeout", 30)
+    def join(self, name: str, host: str, folder: Path, *more: str) -> None:
+        self.command(name, host, "host", folder, "--join", self._address, "--timeout", 30, *more)
 
     def command(self, name: str, host: str, *words: object, **env: str) -> None:
         if words[0] == "host":
-            words += ("--name", name, "--token", self._token)
+            words = ("host", "--name", name, "--token", self._token, *words[1:])
         log = str(self.folder / f"{name}.log")
         Path(log).unlink(missing_ok=True)  # That of a process before.
         given = {**os.environ, **self._env(host), **env}
@@ -162,7 +168,13 @@ def on_one_host(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[di
 def test_a_run_over_several_hosts_makes_the_numbers_of_one(
     hosts: Hosts, on_one_host: list[dict[str, Any]]
 ) -> None:
-    hosts.start()
+    hosts.start_hosts()
+    hosts.wait_for("there", "ranks of this host can join")
+    hosts.join("twin", "twin", hosts.run, "--name", "there")
+    assert hosts.processes.pop("twin").wait(LIMIT_S) == 2
+    assert "there is a host there already" in hosts.text("twin")
+    assert (hosts.run / "hosts/there.json").exists()
+    hosts.start_ranks()
     hosts.join("stray", "there", hosts.folder / "elsewhere")
     assert hosts.processes.pop("stray").wait(LIMIT_S) == 2
     assert "put the run on a file system that all hosts share" in hosts.text("stray")
@@ -179,21 +191,25 @@ def test_a_run_over_several_hosts_makes_the_numbers_of_one(
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("stopped", ["one gateway", "all"])
+@pytest.mark.parametrize("stopped", ["one gateway", "all", "terminal"])
 def test_a_signal_saves_the_run_which_goes_on_later(
     hosts: Hosts, on_one_host: list[dict[str, Any]], stopped: str
 ) -> None:
     hosts.start(fault="faults:hold_third_until_stopped")
     hosts.wait_for_steps(1)
-    names = ["there"] if stopped == "one gateway" else list(hosts.processes)
+    names = {"one gateway": ["there"], "all": list(hosts.processes), "terminal": ["here"]}[stopped]
+    number = signal.SIGINT if stopped == "terminal" else signal.SIGTERM
     started = [hosts.processes[name].pid for name in names]
     for pid in [*started, *(below for process in started for below in descendants(process))]:
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+            # A terminal signals those that are in the foreground.
+            if stopped != "terminal" or os.getpgid(pid) == os.getpgid(started[0]):
+                os.kill(pid, number)
     codes = hosts.codes()
-    assert codes["here"] == codes["there"] == 128 + signal.SIGTERM, hosts.logs()
-    assert "waits for encoder.0 to leave" in hosts.text("there")
-    assert "which are saved" in hosts.text("here")
+    assert codes["here"] == 128 + number, hosts.logs()
+    assert codes["there"] == (0 if stopped == "terminal" else 128 + number), hosts.logs()
+    assert stopped == "terminal" or "waits for encoder.0 to leave" in hosts.text("there")
+    assert "which are saved; go on with the same commands on all hosts" in hosts.text("here")
     assert 0 < len(read_log(hosts.run / "metrics.jsonl")) < 5
     hosts.start("--resume")
     assert set(hosts.codes().values()) == {0}, hosts.logs()
@@ -216,7 +232,7 @@ def gateway_of(launcher: int) -> int:
     [
         ("there", "host there is gone"),
         ("here", "the process that hosts the run has died"),
-        ("gateway", "the gateway to other hosts (pid "),
+        ("gateway", "start the commands of all hosts again, with --resume"),
         ("backbone.1", "rank backbone.1"),
         ("encoder.0", "rank encoder.0"),
         ("backbone.0", "rank backbone.0"),

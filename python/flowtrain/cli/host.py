@@ -107,7 +107,7 @@ def _host(given: argparse.Namespace) -> int:
             flags = [(f"--{name}", str(value)) for name, value in values.items() if value]
             return ["host", str(folder), *(word for flag in flags for word in flag)]
 
-        listening = Listening(command, at.interface)
+        listening = Listening(command, at.interface, at.name)
     return run_config(given, run_ranks=run_external_ranks, listening=listening)
 
 

@@ -96,6 +96,7 @@ class HostGateway:
         self._guests = Guests(pool, self.gateway)
         self._serves = serves or {}
         self._peers: dict[str, Peering] = {}
+        self._connected = asyncio.Event()
         self._pools: dict[str, int] = {}  # Nonces, also of hosts that are gone.
         # By name and address: a host that comes again listens elsewhere.
         self._meetings: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -219,6 +220,10 @@ class HostGateway:
         session = await join(reader, writer, self._token, self._identity)
         return self._peering(reader, writer, session)
 
+    async def connected(self) -> None:
+        """Wait until a peer has admitted this host."""
+        await self._connected.wait()
+
     async def failure(self) -> None:
         """Wait for an error of the pool or the payload path, and raise it."""
         await asyncio.shield(self._failure)
@@ -267,6 +272,7 @@ class HostGateway:
             enter=self._enter,
             guests=self._guests,
             meet=self._meet,
+            connected=self._connected.set,
             tell=self._tell,
         )
 

@@ -82,6 +82,7 @@ class Peering:
         enter: Callable[[Peering, Facts], None],
         guests: Guests,
         meet: Callable[[dict[str, str]], None],
+        connected: Callable[[], None],
         tell: Callable[[str], None],
     ) -> None:
         self.name = session.peer.host
@@ -90,6 +91,7 @@ class Peering:
         self.is_stalled = False
         self._gateway, self._own = gateway, facts
         self._enter, self._guests, self._meet, self._tell = enter, guests, meet, tell
+        self._connected = connected
         self._told: dict[str, object] = {}
         self._session = session
         self._control = Control(
@@ -125,6 +127,7 @@ class Peering:
             self.is_connected = self._gateway.connect(self.name)
             if self.is_connected:
                 self._tell(f"host {self.name} is connected ({self._control.path})")
+                self._connected()
         elif _RANKS in message and self.facts is not None:
             self._guests.take(self.name, message[_RANKS])
         elif _PEERS in message and self.facts is not None:

@@ -61,11 +61,25 @@ def run_external_rank(folder: Path, world: str, *, timeout_s: float) -> None:
     if not os.environ.get("RANK", "").isdecimal():
         raise ConfigError("RANK is not set: start this command by torchrun, or by your scheduler")
     found = wait_for_job(folder, timeout_s=timeout_s, again=True)
-    run_rank(folder / CONFIG, world, found.job, resume=found.resume, interface=found.interface)
+    run_rank(
+        folder / CONFIG,
+        world,
+        found.job,
+        resume=found.resume,
+        interface=found.interface,
+        on_host=found.name,
+    )
 
 
 def run_rank(
-    path: Path, world: str, job: Job, *, resume: bool, joins: bool = False, interface: str = ""
+    path: Path,
+    world: str,
+    job: Job,
+    *,
+    resume: bool,
+    joins: bool = False,
+    interface: str = "",
+    on_host: str = "",
 ) -> None:
     """Run a rank; exit the process if it fails.
 
@@ -76,6 +90,7 @@ def run_rank(
         resume: Resume from the latest checkpoint.
         joins: Whether it joins a job that goes on without it.
         interface: Address of this host that ranks on other hosts reach; empty if there are none.
+        on_host: Name of this host for them.
     """
     rank = int(os.environ["RANK"])
     label = f"{world}.{rank}"
@@ -96,6 +111,7 @@ def run_rank(
             workers=workers,
             stream=stream,
             interface=interface,
+            on_host=on_host,
         )
         if isinstance(process, ElasticProcess):
             process.joins = joins

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -51,6 +50,7 @@ class RankProcess:
         workers: Workers of this rank, which it closes; see `workers_of`.
         stream: Reader of the stream, which it closes; see `stream_of`.
         interface: Address of this host that ranks on other hosts reach; empty if there are none.
+        on_host: Name of this host for them.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class RankProcess:
         workers: WorkerPool | None = None,
         stream: WorkerPool | None = None,
         interface: str = "",
+        on_host: str = "",
     ) -> None:
         self.config = config
         self.rank = rank
@@ -91,8 +92,7 @@ class RankProcess:
             elastic=config.elastic,
         )
         if interface:
-            key = f"{ON_HOST}/{self.membership.label}"
-            self.membership.store.put(key, socket.gethostname())
+            self.membership.store.put(f"{ON_HOST}/{self.membership.label}", on_host)
         self.world = self.membership.world
         self.checkpoint = latest(config.run) if resume else None
         self.first = 0

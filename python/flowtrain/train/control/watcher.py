@@ -77,8 +77,10 @@ class Watcher(threading.Thread):
                 return
 
     def _describe(self, dead: LaneInfo) -> str:
-        if dead.label == HOST_LABEL:
-            Pool.unlink(self._pool.name)  # The host can no longer do so.
+        if dead.label == HOST_LABEL and dead.index == 0:
+            # It can no longer do so. On another host, lane 0 is `flowtrain host`, and outlives
+            # what it tells of the host of the job.
+            Pool.unlink(self._pool.name)
         return end_of(dead.label, dead.pid, self._reason(dead.label))
 
     def _publish(self, reason: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import socket
 import time
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from flowtrain.config.layout import WorldLayout
 from flowtrain.config.schema import RunConfig
 from flowtrain.train.control.job import ENDED, GATEWAY_LABEL, HOST_LABEL, ON_HOST
 from flowtrain.train.control.seats import Seats, comes_and_goes
-from flowtrain.train.control.store import JobStore
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import RunHost
 from flowtrain_core import LaneInfo
@@ -111,7 +109,7 @@ def wait_for_ranks(config: RunConfig, host: RunHost) -> None:
             # The ranks of other hosts are gone with the gateway, whose end says more.
             time.sleep(_POLL_S)
             host.poll()
-            raise RunFailed(f"the run ended early; {_described(dead, store)}")
+            raise RunFailed(f"the run ended early; {_described(dead, host)}")
         alive = {lane.label for lane in host.pool.lanes() if lane.state == "alive"}
         # A rank leaves the pool after all ranks are done.
         alive -= {HOST_LABEL, GATEWAY_LABEL}
@@ -121,10 +119,10 @@ def wait_for_ranks(config: RunConfig, host: RunHost) -> None:
             return
 
 
-def _described(dead: LaneInfo, store: JobStore) -> str:
+def _described(dead: LaneInfo, host: RunHost) -> str:
     """A rank that died, and why, as far as it is known."""
-    reason, host = store.read([f"failed/{dead.label}", f"{ON_HOST}/{dead.label}"])
-    where = "" if host is None else f" on host {host}"
-    is_elsewhere = host not in (None, socket.gethostname())
+    reason, on_host = host.store.read([f"failed/{dead.label}", f"{ON_HOST}/{dead.label}"])
+    where = "" if on_host is None else f" on host {on_host}"
+    is_elsewhere = on_host not in (None, host.name)
     died = "it died, or its host is lost" if is_elsewhere else "it died"
     return f"rank {dead.label} (pid {dead.pid}{where}): {reason or died}"

@@ -40,10 +40,12 @@ class Listening:
         command: Returns the arguments of `flowtrain` that start the gateway to them, given the
             folder of the run.
         interface: Address of this host that ranks on other hosts reach.
+        name: Name of this host for them.
     """
 
     command: Callable[[Path], Sequence[str]]
     interface: str
+    name: str
 
 
 class RunHost(JobHost):
@@ -88,6 +90,7 @@ class RunHost(JobHost):
         self._tokens = self._seconds = 0.0
         self._began = False
         self._elastic = config.elastic
+        self.name = ""  # Of this host for others.
         self._gateway: subprocess.Popen[bytes] | None = None
 
     @property
@@ -95,9 +98,17 @@ class RunHost(JobHost):
         """Whether other hosts can take part."""
         return self._gateway is not None
 
-    def listen(self, command: Sequence[str]) -> None:
-        """Start the gateway to other hosts; it ends with this object, or with this process."""
-        self._gateway = subprocess.Popen([sys.executable, "-m", "flowtrain", *command])
+    def listen(self, how: Listening, folder: Path) -> None:
+        """Start the gateway to other hosts; it ends with this object, or with this process.
+
+        Args:
+            how: How they take part.
+            folder: Folder of the run.
+        """
+        self.name = how.name
+        command = [sys.executable, "-m", "flowtrain", *how.command(folder)]
+        # Ctrl-C at the terminal is for this process: the gateway lasts until the run is saved.
+        self._gateway = subprocess.Popen(command, start_new_session=True)
 
     def poll(self) -> None:
         """Show how far the run is, and tell the planner if it is to end early.
@@ -155,6 +166,8 @@ class RunHost(JobHost):
         if self._gateway is None or (code := self._gateway.poll()) is None:
             return
         what = f"the gateway to other hosts (pid {self._gateway.pid}) ended with code {code}"
+        if self._stop.made:
+            return  # It has got the signal too. If ranks are lost with it, `wait_dead` tells.
         if not self._elastic:
             raise RunFailed(f"the run ended early; {what}")
         say(f"{what}; the run goes on without them")

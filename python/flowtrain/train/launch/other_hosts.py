@@ -31,6 +31,7 @@ from flowtrain_core import Gateway, Pool, PoolExists
 
 _STORE = "store"
 _ENDED = "the run has ended"
+_DIED = "the process that hosts the run has died"
 _POLL_S = 0.1
 _RETRY_S = 0.5
 _RECORD_S = 1.0
@@ -135,7 +136,10 @@ async def _host(folder: Path, found: JobFile, at: Endpoint, stops: Stops) -> Non
             )
         finally:
             _end_record(folder, at.name, core)
-            await gateway.close(_why_ended(pool) or f"host {at.name} has ended")
+            why = _why_ended(pool)
+            if why == _DIED:
+                Pool.unlink(pool.name)  # It can no longer do so.
+            await gateway.close(why or f"host {at.name} has ended")
 
 
 async def _until_left(pool: Pool) -> None:
@@ -144,12 +148,29 @@ async def _until_left(pool: Pool) -> None:
         await asyncio.sleep(_POLL_S)
 
 
+async def _until_lost(pool: Pool) -> None:
+    """Wait until the host of the job is lost, with which a run of lasting ranks ends.
+
+    Raises:
+        HostError: It is.
+    """
+    while not any(
+        lane.label == HOST_LABEL and lane.index > 0 and lane.state == "dead"
+        for lane in pool.lanes()
+    ):
+        await asyncio.sleep(_POLL_S)
+    raise HostError(
+        "the host of the run is lost, and the run with it; start the commands of all hosts again, "
+        "with --resume"
+    )
+
+
 def _why_ended(pool: Pool) -> str:
     """How the job has ended; empty if it goes on."""
     states = [lane.state for lane in pool.lanes() if lane.label == HOST_LABEL]
     if "alive" in states:
         return ""
-    return "the process that hosts the run has died" if "dead" in states else _ENDED
+    return _DIED if "dead" in states else _ENDED
 
 
 def _teller(facts: dict[str, Any]) -> Callable[..., Awaitable[None]]:
@@ -263,7 +284,8 @@ async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -
     except PoolExists as error:
         raise ConfigError(
             f"--join {to.host}:{to.port}: this host has the pool of the run already, as its own "
-            "host or by another `flowtrain host`; start its ranks here without --join"
+            "host or by another `flowtrain host --join`, which connects again by itself; start "
+            "its ranks here without another --join"
         ) from error
     with made as pool:
         gateway = HostGateway(
@@ -275,24 +297,30 @@ async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -
             ucx=to.ucx,
             tell=say,
         )
-        write_job(
-            folder,
-            job,
-            resume=facts["resume"],
-            of_run=facts["of_run"],
-            interface=to.interface,
-            host=host,
-        )
-        is_encoder = facts["elastic"] or not facts["of_run"]
-        joins = "flowtrain encoder" if is_encoder else "torchrun ... -m flowtrain rank"
-        say(f"ranks of this host can join: {joins} --job {folder}")
         stops.ranks, stops.asks = partial(_labels, gateway), partial(_ask_to_leave, gateway)
         try:
-            joined = gateway.join(to.host, to.port, timeout_s=timeout_s)
+            ends: list[Callable[[], Awaitable[None]]] = [
+                gateway.failure,
+                partial(asyncio.shield, gateway.join(to.host, to.port, timeout_s=timeout_s)),
+            ]
+            await first_of(gateway.connected(), *(end() for end in ends))
+            # A host that is refused changes no file of the one that has its name.
+            write_job(
+                folder,
+                job,
+                resume=facts["resume"],
+                of_run=facts["of_run"],
+                interface=to.interface,
+                host=host,
+                name=to.name,
+            )
+            is_encoder = facts["elastic"] or not facts["of_run"]
+            joins = "flowtrain encoder" if is_encoder else "torchrun ... -m flowtrain rank"
+            say(f"ranks of this host can join: {joins} --job {folder}")
+            if not facts["elastic"]:
+                ends.append(partial(_until_lost, pool))
             await first_of(
-                gateway.failure(),
-                asyncio.shield(joined),
-                _record_traffic(folder, to.name, gateway.gateway),
+                _record_traffic(folder, to.name, gateway.gateway), *(end() for end in ends)
             )
         except HostLeft as left:
             if left.reason != _ENDED:
@@ -302,7 +330,8 @@ async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -
             _end_record(folder, to.name, gateway.gateway)
             await store.close()
             await gateway.close(f"host {to.name} has ended")
-            job_path(folder, host).unlink(missing_ok=True)
+            if (there := read_job(job_path(folder, host))) is not None and there.job == job:
+                job_path(folder, host).unlink(missing_ok=True)
 
 
 async def _ask(to: Endpoint, *, timeout_s: float) -> dict[str, Any]:

@@ -153,13 +153,17 @@ def _train(
         given_up = None
         if trained < config.train.steps:
             host = RunHost(config, first=trained, stop=stop)
-            interface = "" if listening is None else listening.interface
-            write_job(config.run, host.job, resume=resume, of_run=True, interface=interface)
+            interface, name = (
+                ("", "") if listening is None else (listening.interface, listening.name)
+            )
+            write_job(
+                config.run, host.job, resume=resume, of_run=True, interface=interface, name=name
+            )
             atomic.write_text(config.run / logs.POOL, host.job.pool + "\n")
             stop.allowed = True
             try:
                 if listening is not None:
-                    host.listen(listening.command(config.run.absolute()))
+                    host.listen(listening, config.run.absolute())
                 run_ranks(config, host, resume=resume)
                 given_up = host.given_up
             finally:
@@ -179,7 +183,7 @@ def _train(
         if given_up is not None:
             raise _without_encoders(config, checkpoint, given_up)
         if stop.made:
-            _end_early(config, checkpoint, stop.made)
+            _end_early(config, checkpoint, stop.made, has_peers=listening is not None)
         assert checkpoint is not None
         if (done := read_meta(checkpoint).step + 1) != config.train.steps:
             raise RunFailed(
@@ -215,18 +219,20 @@ def _without_encoders(config: RunConfig, checkpoint: Path | None, reason: str) -
     )
 
 
-def _end_early(config: RunConfig, checkpoint: Path | None, number: int) -> None:
+def _end_early(config: RunConfig, checkpoint: Path | None, number: int, *, has_peers: bool) -> None:
     """End the process after a request to stop, unless the run was complete already."""
     done = read_meta(checkpoint).step + 1 if checkpoint is not None else 0
     if done == config.train.steps:
         return
     saved = ", which are saved" if done else ""
     # The command that was stopped may have no --resume, such as the demo.
-    written = shlex.quote(str(config.run / "config.yaml"))
+    again = f"`flowtrain train {shlex.quote(str(config.run / 'config.yaml'))} --resume`"
+    if has_peers:
+        again = "the same commands on all hosts, and --resume for `flowtrain host ... --listen`"
     end(
         number,
         f"run={config.run}: stopped by {signal.Signals(number).name} after {done} of "
-        f"{config.train.steps} steps{saved}; go on with `flowtrain train {written} --resume`",
+        f"{config.train.steps} steps{saved}; go on with {again}",
     )
 
 

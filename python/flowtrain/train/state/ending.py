@@ -100,6 +100,11 @@ def how_it_ended(run: Path) -> str | None:
     except ConfigError:
         return None
     newest, config = latest(run), written_config(run)
+    if not starts and newest is None:
+        return (
+            f"{run}: no run was started in this folder; if the run is on another host, join it "
+            "first: flowtrain host RUN --join ADDRESS:PORT --token FILE"
+        )
     saved = 0 if newest is None else read_meta(newest).step + 1
     whole = "" if config is None else f" of {config.train.steps}"
     text = (starts[-1].end if starts else None) or KILLED

@@ -7,6 +7,7 @@ that several hosts share, each has a file of its own.
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import time
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class JobFile:
         of_run: Whether it is of `flowtrain train`, and not of a loop.
         version: The FlowTrain that runs it.
         interface: Address of this host that ranks on other hosts reach; empty if there are none.
+        name: Name of this host for the others.
     """
 
     job: Job
@@ -44,6 +46,7 @@ class JobFile:
     of_run: bool
     version: str
     interface: str
+    name: str
 
 
 def write_job(
@@ -54,6 +57,7 @@ def write_job(
     of_run: bool = False,
     interface: str = "",
     host: str | None = None,
+    name: str = "",
 ) -> dict[str, Any]:
     """Write where a job is, and return that.
 
@@ -64,6 +68,7 @@ def write_job(
         of_run: Whether it is of `flowtrain train`, and not of a loop.
         interface: Address of this host that ranks on other hosts reach; empty if there are none.
         host: Name of this host, if the folder is that of another host's job.
+        name: Name of this host for the others; that of the system by default.
     """
     found = {
         "run": str(folder),
@@ -74,6 +79,7 @@ def write_job(
         "of_run": of_run,
         "version": flowtrain_core.__version__,
         "interface": interface,
+        "name": name or socket.gethostname(),
     }
     path = job_path(folder, host)
     path.parent.mkdir(exist_ok=True)
@@ -135,6 +141,7 @@ def read_job(path: Path) -> JobFile | None:
         of_run=found.get("of_run", False),
         version=found.get("version", ""),
         interface=found.get("interface", ""),
+        name=found.get("name", ""),
     )
 
 
