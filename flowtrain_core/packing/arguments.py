@@ -50,6 +50,8 @@ def costs(values: ArrayLike, name: str) -> NDArray[Any]:
         raise ValueError(
             f"{name}: must be numbers of shape [num_samples], not {array.dtype} of {array.shape}"
         )
+    if array.dtype == numpy.uint64 and (array >= 1 << 63).any():
+        raise ValueError(f"{name}={array.max()}: must be below 2^63")
     return numpy.ascontiguousarray(
         array, dtype=numpy.float64 if array.dtype.kind == "f" else numpy.int64
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,9 +38,14 @@ class Packer:
     """
 
     def __init__(self, *, max_age: int = 0, **options: Any) -> None:
-        """Args: those of `schedule`, except for the samples and their ages."""
+        """Args: those of `schedule`, except for the samples and their ages.
+
+        Raises:
+            TypeError, ValueError: As `schedule`.
+        """
         self._max_age = integer(max_age, "max_age", minimum=0, bits=62)
         self._options = options
+        schedule([], [], max_age=self._max_age, **options)
         self._waiting: list[Waiting] = []
         self._waiting_tokens = 0
 
@@ -52,8 +59,28 @@ class Packer:
         return len(self._waiting)
 
     def add(self, key: int, tokens: int, cost: float, encoder_cost: float = 0.0) -> None:
-        """Add a waiting sample; `step` returns its `key`."""
-        self._waiting.append(Waiting(key=key, tokens=tokens, cost=cost, encoder_cost=encoder_cost))
+        """Add a waiting sample; `step` returns its `key`.
+
+        Raises:
+            ValueError: A number is of no use, and the sample is not added.
+        """
+        name, most = f"sample {key}: tokens", self._options["max_tokens"]
+        tokens = integer(tokens, name, minimum=0, bits=62)
+        if tokens > most and self._options.get("oversize") != "drop":
+            raise ValueError(
+                f"{name}={tokens}: more than max_tokens={most}; raise it, or pass oversize='drop'"
+            )
+        for kind, value in (("cost", cost), ("encoder_cost", encoder_cost)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"sample {key}: {kind}={value}: must be 0 or more, and finite")
+        self._waiting.append(
+            Waiting(
+                key=operator.index(key),
+                tokens=tokens,
+                cost=float(cost),
+                encoder_cost=float(encoder_cost),
+            )
+        )
         self._waiting_tokens += tokens
 
     def step(self) -> tuple[list[int], Assignment]:

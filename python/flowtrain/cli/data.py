@@ -136,13 +136,11 @@ def _print_text(pieces: list[tuple[str, bool]]) -> None:
 
 
 def run_check(given: argparse.Namespace) -> int:
-    from flowtrain.config.checks import has_folder, is_no_input
+    from flowtrain.config.checks import check_outputs
 
     config = _load(given)
-    if given.lengths is not None:
-        has_folder("--lengths", given.lengths)
-        samples = [source.path for source in config.data.all_sources]
-        is_no_input("--lengths", given.lengths, [Path(given.config), *samples])
+    samples = [source.path for source in config.data.all_sources]
+    check_outputs({"--lengths": given.lengths}, [given.config, *samples])
     with progress.bar("loading the model"), _lines(given.lengths) as write:
         from flowtrain.data.check import check_file
 

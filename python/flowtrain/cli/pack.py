@@ -14,7 +14,7 @@ from flowtrain.cli.overrides import add_overrides
 if TYPE_CHECKING:
     from flowtrain.workloads import Workload
 
-
+_PRESET_SAMPLES = 1024
 _COLUMNS_HELP = """
 columns, means over the steps:
   waiting   share of the ranks' lock-step time spent waiting for the slowest rank
@@ -52,8 +52,10 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--step", type=int, help="samples per step (default: all in one step)")
     parser.add_argument("--policy", default="all", help="'all', or comma-separated names")
-    parser.add_argument("--samples", type=int, default=1024, help="number of samples of a preset")
-    parser.add_argument("--seed", type=int, default=0, help="seed of a preset")
+    parser.add_argument(
+        "--samples", type=int, help=f"samples of a preset (default: {_PRESET_SAMPLES})"
+    )
+    parser.add_argument("--seed", type=int, help="seed of a preset (default: 0)")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE.html", help="write a page with charts to this file"
     )
@@ -62,9 +64,11 @@ def add_parser(commands: Any) -> None:
 
 
 def run_pack(given: argparse.Namespace) -> int:
+    from flowtrain.config.checks import check_outputs
     from flowtrain.packing.compare import compare, steps_of
     from flowtrain.packing.table import COLUMNS, cells
 
+    check_outputs({"--plot": given.plot}, [given.trace])
     work = _samples(given)
     if work.bad:
         print(
@@ -124,10 +128,12 @@ def _samples(given: argparse.Namespace) -> Workload:
         raise ValueError(
             f"{' '.join(given.overrides)}: overrides change a run.yaml, and {path} is none"
         )
+    if not path.exists() and given.trace in PRESETS:
+        return preset(given.trace, given.samples or _PRESET_SAMPLES, seed=given.seed or 0)
+    if given.samples is not None or given.seed is not None:
+        raise ValueError(f"{path}: --samples and --seed draw a preset, and it is none; omit them")
     if path.exists():
         return read_lengths(path)
-    if given.trace in PRESETS:
-        return preset(given.trace, given.samples, seed=given.seed)
     raise ValueError(f"{path}: neither a file nor a preset; presets are {', '.join(PRESETS)}")
 
 

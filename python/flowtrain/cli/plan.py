@@ -111,13 +111,15 @@ def add_parser(commands: Any) -> None:
 
 @progress.bar("reading the model and the samples")
 def run(given: argparse.Namespace) -> int:
-    from flowtrain.config.checks import has_folder, is_no_input, require
+    from flowtrain.config.checks import check_outputs, require
 
-    inputs = [*given.overrides, given.workload, given.profile, given.check]
-    for option, path in (("--out", given.out), ("--plot", given.plot)):
-        if path is not None:
-            has_folder(option, path)
-            is_no_input(option, path, (Path(name) for name in inputs if name is not None))
+    check_outputs(
+        {"--out": given.out, "--plot": given.plot, "--export-out": given.export_out},
+        [
+            *(*given.overrides, given.workload, given.profile, given.check, given.cluster),
+            *(given.plan, given.model and given.model / "config.json"),
+        ],
+    )
     check_export(given)
     if given.plan is not None:
         return export_file(given)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _SEARCHES = (
     *("overrides", "model", "cluster", "workload", "profile", "lora", "offload", "fix"),
     *("only_run", "check", "gpus", "sensitivity", "explain", "out", "plot"),
+    *("seed", "cache_hits", "gpu_hour"),
 )
 
 

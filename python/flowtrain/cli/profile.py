@@ -46,7 +46,7 @@ def add_parser(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     from flowtrain.config import load
-    from flowtrain.config.checks import has_folder, require
+    from flowtrain.config.checks import check_outputs, require
     from flowtrain.train.profile.launch import model_config, run_profile
 
     require(
@@ -55,7 +55,7 @@ def run(given: argparse.Namespace) -> int:
     )
     require(given.image_tokens >= 1, f"--image-tokens {given.image_tokens}: it must be at least 1")
     require(given.depth >= 0, f"--depth {given.depth}: it must be 0 or more")
-    has_folder("--out", given.out)
+    check_outputs({"--out": given.out}, [given.config])
     overrides = given.overrides
     if given.model is not None and given.config is not None and "=" in given.config:
         given.config, overrides = None, [given.config, *overrides]

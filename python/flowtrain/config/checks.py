@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from flowtrain_core import FlowTrainError
@@ -37,24 +37,28 @@ def not_negative(**fields: float) -> None:
         )
 
 
-def has_folder(option: str, path: Path) -> None:
-    """Refuse a file that could not be written when all work for it is done.
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | str | None]) -> None:
+    """Refuse files that could not be written when all work for them is done, or should not be.
+
+    Args:
+        outputs: The files, by the options that name them.
+        inputs: What is read.
 
     Raises:
-        ConfigError: Its folder does not exist.
+        ConfigError: The folder of one does not exist, or it is read, or is named by two options.
     """
-    require(
-        path.absolute().parent.is_dir(),
-        f"{option}={path}: there is no folder {path.parent}; make it first",
-    )
-
-
-def is_no_input(option: str, path: Path, inputs: Iterable[Path | None]) -> None:
-    """Refuse a file to be written that is one of those that are read.
-
-    Raises:
-        ConfigError: It is.
-    """
-    for found in inputs:
-        if found is not None and path.resolve() == found.resolve():
-            raise ConfigError(f"{option}={path}: it is read, and would be lost; name another file")
+    read = {Path(path).resolve() for path in inputs if path}
+    written: dict[Path, str] = {}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        require(
+            path.absolute().parent.is_dir(),
+            f"{option}={path}: there is no folder {path.parent}; make it first",
+        )
+        require(
+            path.resolve() not in read,
+            f"{option}={path}: it is read, and would be lost; name another file",
+        )
+        other = written.setdefault(path.resolve(), option)
+        require(other == option, f"{option}={path}: {other} is the same file; name another one")

@@ -180,8 +180,14 @@ class Profile:
         """
         try:
             tree = json.loads(path.read_text())
-            if (tree.pop("format"), tree.pop("version")) != (FORMAT, VERSION):
-                raise ValueError(f"it is not {FORMAT} of version {VERSION}")
+            is_ours = isinstance(tree, dict) and tree.pop("format", None) == FORMAT
+        except ValueError:
+            is_ours = False
+        if not is_ours:
+            raise ProfileError(f"{path}: it is no file of flowtrain profile; name another one")
+        try:
+            if tree.pop("version") != VERSION:
+                raise ValueError(f"it is not of version {VERSION}")
             return _profile(tree)
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             raise ProfileError(

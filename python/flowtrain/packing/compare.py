@@ -96,7 +96,7 @@ def steps_of(
     if not steps:
         raise ValueError(
             f"{work.name}: {len(fitting)} samples within max_tokens={max_tokens} are fewer than a "
-            f"step of {size}; lower step_samples"
+            f"step of {size}; lower step_samples (--step)"
         )
     if microbatches is None:
         each = progress.over("choosing the slots", steps)

@@ -69,6 +69,10 @@ class Cluster:
     def __post_init__(self) -> None:
         if not self.groups:
             raise ValueError("cluster: groups=[]: give at least one group of nodes")
+        if self.gpus > _MAX_GPUS:
+            raise ValueError(
+                f"cluster: {self.gpus} GPUs are more than the {_MAX_GPUS} that are planned for"
+            )
         names = [group.gpu.name for group in self.groups]
         for name in names:
             if names.count(name) > 1:
@@ -156,6 +160,7 @@ NODES: dict[str, NodeGroup] = {node.gpu.name: node for node in _NODES}
 """One node of each type whose links are known, by the name of its accelerator."""
 
 _ALIASES = {"a100": "A100-80GB", "ascend-910b": "Ascend-910B2", "910b": "Ascend-910B2"}
+_MAX_GPUS = 1 << 16
 _GROUP = re.compile(r"(-?\d+)x(-?\d+)x([\w-]+)")
 
 

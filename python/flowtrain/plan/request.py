@@ -135,7 +135,7 @@ def answer_request(
         )
         config = target.planned_for(config)
     others = gpu_budgets(request.budgets, cluster) if request.budgets else []
-    checked = None if request.checked is None else load(request.checked)
+    checked = None if request.checked is None else _with_layout(request.checked)
     digest_of_model = model_digest(config.model.folder)
     work = _work(config, request, samples)
     lora = config.lora.ranks
@@ -316,16 +316,23 @@ def _work(config: RunConfig, request: Request, samples: Samples) -> Work:
     )
 
 
+def _with_layout(path: Path) -> RunConfig:
+    """The run whose layout is to be checked."""
+    config = load(path)
+    require(
+        config.flow.rank_layout is not None,
+        f"--check {path}: flow.layout={config.flow.layout} without numbers of ranks is no layout; "
+        "give flow.ranks, or flow.encoder_ranks and flow.backbone_ranks, in that file",
+    )
+    return config
+
+
 def _checked(
     model: ModelDescription, work: Work, pools: Sequence[GpuPool], config: RunConfig
 ) -> Point:
     """The layout of a run, with the microbatches of that run."""
     layout = config.flow.rank_layout
-    if layout is None:
-        raise ConfigError(
-            f"--check: flow.layout={config.flow.layout} without numbers of ranks is no layout; "
-            "give flow.ranks, or flow.encoder_ranks and flow.backbone_ranks"
-        )
+    assert layout is not None
     work = replace(work, microbatch_tokens=config.train.microbatch_tokens)
     parallel: dict[str, ModuleParallel] = {module: config.parallel_of(module) for module in MODULES}
     space = sharded(laid_out(run_space(config.flow), layout), parallel)

@@ -74,7 +74,9 @@ class GpuPool:
             every: Whether it may have any number.
         """
         node = self.topology.devices_per_node
-        return [n for n in range(1, self.gpus + 1) if every or n < node or n % node == 0]
+        if every:
+            return [*range(1, self.gpus + 1)]
+        return [*range(1, min(node, self.gpus + 1)), *range(node, self.gpus + 1, node)]
 
     def shares(self, *, every: bool = False) -> list[int]:
         """Numbers of GPUs that a module beside others may have.

@@ -21,6 +21,7 @@ Allocate = Callable[[FloatArray], Sequence[int]]
 
 _FARTHEST = math.log(2)  # A larger change of a ratio is of no interest.
 _NEAREST = 1e-5
+_LEAST_ERROR = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,9 +128,6 @@ def stability(
 
     Source: Entrain, arXiv 2605.27918, algorithm 1.
     """
-    for name, share in (("alpha", alpha), ("error", error)):
-        if not 0 < share < 1:
-            raise ValueError(f"{name}={share}: must be greater than 0 and less than 1")
     if not 1 <= start <= maximum:
         raise ValueError(f"start={start}: must be from 1 to maximum={maximum}")
     batches = batches_to_compare(alpha, error)
@@ -164,7 +162,15 @@ def stability(
 
 
 def batches_to_compare(alpha: float = 0.05, error: float = 0.05) -> int:
-    """Batches that all agree with a probability of at most alpha if a share `error` does not."""
+    """Batches that all agree with a probability of at most alpha if a share `error` does not.
+
+    Raises:
+        ValueError: A share is not between 0 and 1, or `error` takes too many batches.
+    """
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha={alpha}: must be greater than 0 and less than 1")
+    if not _LEAST_ERROR <= error < 1:
+        raise ValueError(f"error={error}: must be at least {_LEAST_ERROR} and less than 1")
     return math.ceil(math.log(alpha) / math.log(1 - error))
 
 
@@ -176,6 +182,7 @@ def proportional(work: FloatArray, *, gpus: int) -> tuple[int, ...]:
 
     Source: Entrain, arXiv 2605.27918; the rounding is not given there.
     """
+    work = seconds("work", work, work.shape)
     total = float(work.sum())
     if gpus < len(work) or not total > 0:
         raise ValueError(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
+from typing import Any
+
 import numpy
 import pytest
 from loads import lognormal_step
@@ -111,11 +115,32 @@ def test_what_must_go_always_fits(ranks: int, microbatches: int) -> None:
     assert sorted(placed) == list(range(len(tokens)))
 
 
-def test_a_packer_refuses_parts_of_tokens() -> None:
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        ((5.7, 1.0), "tokens=5.7: must be an integer"),
+        (("5", 1.0), "tokens='5': must be an integer"),
+        ((-1, 1.0), "tokens=-1"),
+        ((101, 1.0), "tokens=101: more than max_tokens=100; .* oversize='drop'"),
+        ((5, math.nan), "cost=nan: must be 0 or more, and finite"),
+        ((5, 1.0, -1.0), "encoder_cost=-1.0"),
+    ],
+)
+def test_a_bad_sample_is_refused_and_does_not_stop_the_stream(
+    sample: tuple[Any, ...], message: str
+) -> None:
     packer = Packer(ranks=1, microbatches=1, max_tokens=100, max_age=1)
-    packer.add(0, 5.7, 1.0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="tokens: values must be integers"):
-        packer.step()
+    with pytest.raises(ValueError, match=f"sample 7: {message}"):
+        packer.add(7, *sample)
+    packer.add(8, numpy.int64(5), numpy.float32(1.0))
+    json.dumps(packer.state_dict())
+    assert packer.step()[0] == [8]
+    assert packer.waiting_tokens == 0
+
+
+def test_a_packer_refuses_options_before_samples() -> None:
+    with pytest.raises(TypeError, match="microbatches"):
+        Packer(ranks=1, max_tokens=100)
 
 
 def test_a_sample_as_long_as_the_step_is_placed() -> None:

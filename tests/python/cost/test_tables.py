@@ -273,5 +273,5 @@ def test_a_damaged_profile_is_refused(
 def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "profile.json"
     path.write_text(text)
-    with pytest.raises(ProfileError, match="delete it and run flowtrain profile"):
+    with pytest.raises(ProfileError, match="it is no file of flowtrain profile"):
         Profile.load(path)

@@ -52,6 +52,7 @@ def test_part_of_a_node_and_whole_nodes_are_groups_too() -> None:
         ("-2x8xH100", "nodes=-2: it must be at least 1"),
         ("2x0xH100", "GPUs of a node=0: it must be from 1 to 8 for H100"),
         ("2x16xH100", "GPUs of a node=16: it must be from 1 to 8"),
+        ("99999x8xH100", "799992 GPUs are more than the 65536 that are planned for"),
         ("16xH100", "'16xH100' has another form than NODESxGPUSxTYPE, such as 32x8xH100"),
         ("2x8xH100+", "cluster '2x8xH100\\+': '' has another form"),
         ("2x8xH100+1x4xH100", "H100 is in more than one group; put equal nodes into one group"),

@@ -117,7 +117,8 @@ def test_every_module_has_a_gpu_and_the_rest_is_in_proportion(
     ("changes", "message"),
     [
         ({"alpha": 0.0}, "alpha=0.0: must be greater than 0 and less than 1"),
-        ({"error": 1.0}, "error=1.0: must be greater than 0 and less than 1"),
+        ({"error": 1.0}, "error=1.0: must be at least 1e-05 and less than 1"),
+        ({"error": 1e-12}, "error=1e-12: must be at least 1e-05"),
         ({"start": 0}, "start=0: must be from 1 to maximum=65536"),
         ({"draw": lambda count, random: numpy.ones(count)}, r"draw\(16\): shape must be \[16, num"),
         (

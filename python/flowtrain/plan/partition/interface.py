@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -129,6 +130,10 @@ def partition(
         ("memory_bytes", memory_bytes, 1, 1 << 62),
         ("other_bytes", other_bytes, 0, 1 << 62),
     ):
+        try:
+            operator.index(value)
+        except TypeError:
+            raise ValueError(f"{name}={value!r}: must be an integer") from None
         if not least <= value <= limit:
             few = f", since the model has {limit} layers" if name == "stages" else ""
             raise ValueError(f"{name}={value}: must be from {least} to {limit}{few}")

@@ -102,7 +102,7 @@ class Layers:
             forward_s=seconds("forward_s", forward_s, one),
             backward_input_s=seconds("backward_input_s", backward_input_s, one),
             backward_weight_s=seconds("backward_weight_s", backward_weight_s, one),
-            trained=shaped("trained", trained, one).astype(bool),
+            trained=_booleans("trained", trained, one),
             state_bytes=_sizes("state_bytes", state_bytes, one),
             activation_bytes=_sizes("activation_bytes", activation_bytes, by_level),
             recompute_s=seconds("recompute_s", recompute_s, by_level),
@@ -159,6 +159,13 @@ class Layers:
                 backward[tap.source : tap.target] += tap.bytes
         forward[-1] = backward[-1] = 0
         return forward, backward
+
+
+def _booleans(name: str, values: ArrayLike, shape: tuple[int, ...]) -> BoolArray:
+    array = shaped(name, values, shape)
+    if array.dtype.kind not in "biu":
+        raise ValueError(f"{name}: values must be true or false, not of dtype {array.dtype}")
+    return array.astype(bool)
 
 
 def _sizes(name: str, values: ArrayLike, shape: tuple[int, ...]) -> IntArray:

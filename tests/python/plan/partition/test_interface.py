@@ -137,6 +137,7 @@ def test_only_the_given_levels_are_chosen() -> None:
     [
         ({"stages": 5}, "stages=5: must be from 1 to 4, since the model has 4 layers"),
         ({"stages": 0}, "stages=0: must be from 1 to 4"),
+        ({"microbatches": 1.5}, "microbatches=1.5: must be an integer"),
         ({"microbatches": 0}, "microbatches=0: must be from 1"),
         ({"memory_bytes": 0}, "memory_bytes=0: must be from 1"),
         ({"link_bytes_per_s": math.nan}, "link_bytes_per_s=nan: must be greater than 0"),
