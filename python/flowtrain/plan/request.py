@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flowtrain.config.checks import ConfigError, require
+from flowtrain.config.checks import require
 from flowtrain.config.layout import MODULES
 from flowtrain.config.load import load
 from flowtrain.config.parallel import ModuleParallel
@@ -135,7 +135,7 @@ def answer_request(
         )
         config = target.planned_for(config)
     others = gpu_budgets(request.budgets, cluster) if request.budgets else []
-    checked = None if request.checked is None else _with_layout(request.checked)
+    checked = None if request.checked is None else load(request.checked)
     digest_of_model = model_digest(config.model.folder)
     work = _work(config, request, samples)
     lora = config.lora.ranks
@@ -149,6 +149,11 @@ def answer_request(
         checked is None or checked.lora.ranks == lora,
         f"--check {request.checked}: its adapters are not those of the plan ({adapters or 'none'});"
         " give both the same section lora",
+    )
+    require(
+        checked is None or checked.flow.rank_layout is not None,
+        f"--check {request.checked}: its flow.layout without numbers of ranks is no layout; give "
+        "flow.ranks, or flow.encoder_ranks and flow.backbone_ranks, in that file",
     )
     model = describe(config, lora).with_inputs(work.share)
     encoders = [encoder.name for encoder in model.encoders]
@@ -314,17 +319,6 @@ def _work(config: RunConfig, request: Request, samples: Samples) -> Work:
         chooses_tokens=chooses_tokens(request.words),
         cache_hits=expected if hits is None else hits,
     )
-
-
-def _with_layout(path: Path) -> RunConfig:
-    """The run whose layout is to be checked."""
-    config = load(path)
-    require(
-        config.flow.rank_layout is not None,
-        f"--check {path}: flow.layout={config.flow.layout} without numbers of ranks is no layout; "
-        "give flow.ranks, or flow.encoder_ranks and flow.backbone_ranks, in that file",
-    )
-    return config
 
 
 def _checked(

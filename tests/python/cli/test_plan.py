@@ -369,7 +369,7 @@ groups:
             "encoder.sharding=replicated;",
         ),
         (["--fix", "mode=both"], "--fix mode=both: choose from prefix, colocated, disaggregated"),
-        (["--check", "run.yaml"], "--check: flow.layout=auto without numbers of ranks is no layo"),
+        (["--check", "run.yaml"], "--check run.yaml: its flow.layout without numbers of ranks is"),
         (
             ["--lora", "head=2"],
             "--lora head=2: write PART=RANK, such as backbone=16; parts are enc",
