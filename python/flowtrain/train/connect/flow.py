@@ -13,7 +13,14 @@ import torch
 from flowtrain.config.schema import RunConfig
 from flowtrain.schedule import Action
 from flowtrain.train.connect.model import LoopModel
-from flowtrain.train.connect.optimizer import EncoderGroups, check_parameters, take_out
+from flowtrain.train.connect.optimizer import (
+    EncoderGroups,
+    check_parameters,
+    check_state,
+    group_options,
+    set_group_options,
+    take_out,
+)
 from flowtrain.train.connect.part import Batch, FlowError
 from flowtrain.train.connect.rank import LoopRank
 from flowtrain.train.connect.run import (
@@ -178,6 +185,7 @@ class Flow:
         self._computing = ExitStack()
         self._is_own = False
         self._done = 0
+        self._has_stepped = False
         self._hook = optimizer.register_step_pre_hook(self._check_step)
 
     def steps(
@@ -278,6 +286,9 @@ class Flow:
         with self._own_steps():
             while self._next is not None and self._step == step:
                 self._advance()
+        if not self._has_stepped:
+            check_state(self._optimizer)
+            self._has_stepped = True
         self._done = step + 1
         return norm
 
@@ -306,31 +317,35 @@ class Flow:
             assert self._rank is not None
             write_model(self._rank.config, found, Path(folder))
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """What a loop that saves its own state saves beside it, after a step that was saved.
 
-        It says which checkpoint of the job belongs to that state.
+        It says which checkpoint of the job belongs to that state, and has the options of the
+        optimizer's groups, such as learning rates, which schedulers go on from.
 
         Raises:
             FlowError: The last step was not saved.
         """
         self._saved("state_dict")
-        return {"steps": self._done}
+        return {"steps": self._done, "groups": group_options(self._optimizer)}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from the checkpoint of a state, before the steps; later ones are removed then.
 
-        Model and optimizer of the loop are loaded from it as well. `steps` raises `CheckpointError`
-        if the job has it no more.
+        The optimizer's groups have their options at once. `steps` loads model and optimizer, and
+        raises `CheckpointError` if the job has the checkpoint no more.
 
         Args:
-            state: What `state_dict` has returned.
+            state: What `state_dict` has returned; without `groups`, their options stay.
 
         Raises:
+            ConfigError: The optimizer has another number of groups.
             FlowError: The steps have begun.
         """
         if self._rank is not None:
             raise FlowError("flow.load_state_dict: the steps have begun; call it before flow.steps")
+        if "groups" in state:
+            set_group_options(self._optimizer, state["groups"])
         self._resume, self._resume_at = True, int(state["steps"])
 
     @property
@@ -368,14 +383,17 @@ class Flow:
     def _saved(self, method: str) -> Path:
         """The checkpoint after the last step."""
         run = Path(self._sections["run"])
-        found = None if self._rank is None else valid_checkpoints(run).get(self._done)
-        if found is None:
+        valid = {} if self._rank is None else valid_checkpoints(run)
+        if self._done not in valid:
+            way_out = (
+                f"; `flowtrain export {run}` writes the model of the last one" if valid else ""
+            )
             raise FlowError(
                 f"flow.{method}: {run} has no checkpoint after {self._done} steps, with what the "
                 "encoder has learned; one is written after the last step, and after each "
-                f"save_every; `flowtrain export {run}` writes the model of the last one"
+                f"save_every{way_out}"
             )
-        return found
+        return valid[self._done]
 
     @property
     def _step(self) -> int:

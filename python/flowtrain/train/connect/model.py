@@ -95,10 +95,15 @@ class LoopModel:
                 raise ConfigError(
                     f"connect: {sum(trained[part])} of {len(trained[part])} parameters of the "
                     f"{part} train; let all of them train, or none, and give adapters to the "
-                    "language model alone"
+                    "language model alone (target_modules or exclude_modules of PEFT)"
                 )
         wanted = front if mode == "frozen" else set()
         if front & set(self.frozen) != wanted:
+            if self.has_adapters and mode != "frozen":
+                raise ConfigError(
+                    f"mode={mode}: the model has adapters, and its {', '.join(self.frozen)} is "
+                    "frozen; set mode='frozen'"
+                )
             raise ConfigError(
                 f"mode={mode}: of the model, {', '.join(self.frozen) or 'no part'} does not train; "
                 "with strict encoder and projector must train, and with frozen neither: set "

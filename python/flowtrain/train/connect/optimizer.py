@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ _TAKEN = {
     "sgd": ("lr", "momentum"),
     "adamw": ("lr", "betas", "eps"),
 }
+# Entries of a group that are no options.
+_MEMBERS = ("params", "param_names")
 # Options that change what a step computes, and that the encoder's optimizer does not have.
 _OTHERS = {"dampening": 0, "nesterov": False, "amsgrad": False, "maximize": False}
 
@@ -45,8 +47,6 @@ class EncoderGroups:
                 f"optimizer: the encoder has no {kind.__name__}; use torch.optim.SGD or "
                 "torch.optim.AdamW"
             )
-        if optimizer.state:
-            raise ConfigError("optimizer: it has stepped already; connect before the first step")
         self._name = _NAMES[kind]
         self._decay = _decays(optimizer, parameters)
         self._ndim = {name: parameter.ndim for name, parameter in parameters.items()}
@@ -58,6 +58,7 @@ class EncoderGroups:
             if any(id(p) in members for p in group["params"])
         ]
         self._options = _options(optimizer, self._numbers, self._name)
+        self._kept = self._kept_options(optimizer)
 
     def section(self) -> dict[str, Any]:
         """Section `optim` of a run whose encoder has these options."""
@@ -82,8 +83,16 @@ class EncoderGroups:
         """The learning rate of these groups.
 
         Raises:
-            ConfigError: They have several.
+            ConfigError: They have several, or other options than at first.
         """
+        for before, now in zip(self._kept, self._kept_options(optimizer), strict=True):
+            for option, value in before.items():
+                if now[option] != value:
+                    raise ConfigError(
+                        f"optimizer: {option}={now[option]} in place of {value}: the encoder's "
+                        "optimizer follows the learning rate alone; keep it as it was, such as by "
+                        "OneCycleLR(..., cycle_momentum=False)"
+                    )
         rates = {float(optimizer.param_groups[number]["lr"]) for number in self._numbers}
         if len(rates) > 1:
             raise ConfigError(
@@ -92,13 +101,27 @@ class EncoderGroups:
             )
         return rates.pop()
 
+    def _kept_options(self, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+        """Options of these groups that must stay as they are."""
+        names = {*_TAKEN[self._name], "weight_decay"} - {"lr"}
+        groups = optimizer.param_groups
+        return [
+            {name: _plain(groups[number][name]) for name in sorted(names)}
+            for number in self._numbers
+        ]
+
 
 def check_parameters(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
     """Refuse an optimizer of parameters that are not the model's: no checkpoint could have them.
 
     Raises:
-        ConfigError: It has such a parameter.
+        ConfigError: It has such a parameter, or a state already.
     """
+    if optimizer.state:
+        raise ConfigError(
+            f"optimizer: {type(optimizer).__name__} has a state already; connect before its first "
+            "step, with one that has none until then, such as torch.optim.AdamW"
+        )
     own = {id(parameter) for parameter in model.parameters()}
     given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if others := [parameter for parameter in given if id(parameter) not in own]:
@@ -107,6 +130,57 @@ def check_parameters(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -
             f"first of shape {list(others[0].shape)}; make it of the parameters of this model, as "
             "they are now, and give others an optimizer of their own"
         )
+
+
+def check_state(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimizer whose state no checkpoint could have, after its first step.
+
+    Raises:
+        ConfigError: It keeps something else than tensors.
+    """
+    for state in optimizer.state.values():
+        for name, value in state.items():
+            if not isinstance(value, torch.Tensor):
+                raise ConfigError(
+                    f"optimizer: {type(optimizer).__name__} keeps {name} as "
+                    f"{type(value).__name__}, and checkpoints have tensors alone; use one of "
+                    "torch.optim, such as AdamW"
+                )
+
+
+def group_options(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Options of all groups, such as their learning rates, without tensors."""
+    return [
+        {name: _plain(value) for name, value in group.items() if name not in _MEMBERS}
+        for group in optimizer.param_groups
+    ]
+
+
+def set_group_options(
+    optimizer: torch.optim.Optimizer, options: Sequence[Mapping[str, Any]]
+) -> None:
+    """Set what `group_options` has returned.
+
+    Raises:
+        ConfigError: The optimizer has another number of groups.
+    """
+    groups = optimizer.param_groups
+    if len(options) != len(groups):
+        raise ConfigError(
+            f"optimizer: it has {len(groups)} groups, and that of the state had {len(options)}; "
+            "make it as before"
+        )
+    for group, given in zip(groups, options, strict=True):
+        for name, value in given.items():
+            if isinstance(group.get(name), torch.Tensor):
+                group[name].fill_(value)
+            else:
+                # From JSON, a tuple is a list.
+                group[name] = tuple(value) if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value
 
 
 def take_out(

@@ -147,8 +147,9 @@ def open_run(config: RunConfig, *, resume: bool, logs_steps: bool = True) -> Ite
         newest = latest(run)
         if not resume and (newest is not None or any(log.exists() for log in logs)):
             raise ConfigError(
-                f"run={run}: it holds a run already; add --resume (flowtrain.connect: resume=True) "
-                "to go on with it, or choose another folder"
+                f"run={run}: it holds a run already; choose another folder, or go on with it: "
+                "--resume (flowtrain.connect: resume=True; a Trainer: "
+                "train(resume_from_checkpoint=True))"
             )
         now = fingerprint(config)
         step = 0

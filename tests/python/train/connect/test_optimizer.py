@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,7 +11,14 @@ import torch
 from flowtrain.config import ConfigError
 from flowtrain.config.optim import OptimConfig
 from flowtrain.config.tree import build
-from flowtrain.train.connect.optimizer import EncoderGroups, check_parameters, take_out
+from flowtrain.train.connect.optimizer import (
+    EncoderGroups,
+    check_parameters,
+    check_state,
+    group_options,
+    set_group_options,
+    take_out,
+)
 from flowtrain.train.state.optimizer import build_optimizer
 
 
@@ -78,11 +86,6 @@ def test_an_optimizer_that_the_encoder_cannot_have_is_refused() -> None:
     two: list[dict[str, Any]] = [{"params": [patch], "lr": 0.1}, {"params": others, "lr": 0.2}]
     assert "have lr=0.1, 0.2; give them one" in of(torch.optim.SGD(two))
     assert "nesterov=True" in of(torch.optim.SGD(own.values(), momentum=0.1, nesterov=True))
-    stepped = torch.optim.SGD(own.values(), momentum=0.1)
-    patch.grad = torch.ones_like(patch)
-    stepped.step()
-    assert "has stepped already" in of(stepped)
-    patch.grad = None
     changed = torch.optim.SGD([{"params": [patch]}, {"params": others}])
     found = EncoderGroups(changed, own)
     changed.param_groups[1]["lr"] = 0.5
@@ -103,3 +106,47 @@ def test_parameters_of_another_model_are_refused() -> None:
     optimizer = torch.optim.SGD([*model.parameters(), torch.nn.Parameter(torch.zeros(4, 2))])
     with pytest.raises(ConfigError, match=r"^optimizer: 1 of its 3 parameters .* shape \[4, 2\];"):
         check_parameters(optimizer, model)
+    with pytest.raises(ConfigError, match="^optimizer: Adagrad has a state already; connect befo"):
+        check_parameters(torch.optim.Adagrad(model.parameters()), model)
+
+
+def test_options_that_the_encoder_does_not_follow_must_stay() -> None:
+    own = parameters()
+    optimizer = torch.optim.AdamW(own.values(), lr=0.5)
+    found = EncoderGroups(optimizer, own)
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=5)
+    with pytest.raises(ConfigError, match=r"^optimizer: betas=\(0.95, 0.999\) in place of \(0.9, "):
+        found.rate(optimizer)
+
+
+def test_a_state_that_no_checkpoint_can_have_is_refused() -> None:
+    weight = torch.nn.Parameter(torch.zeros(2, 2))
+    optimizer = torch.optim.AdamW([weight])
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    check_state(optimizer)
+    optimizer.state[weight]["rms"] = 0.5
+    with pytest.raises(ConfigError, match="^optimizer: AdamW keeps rms as float, and checkpoints"):
+        check_state(optimizer)
+
+
+def test_a_scheduler_goes_on_from_the_rates_of_its_state() -> None:
+    """A scheduler that multiplies the rate of the group does not restore it itself."""
+
+    def make() -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        optimizer = torch.optim.SGD(parameters().values(), lr=0.1)
+        return optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    (optimizer, scheduler), (again, other) = make(), make()
+    optimizer.step()
+    scheduler.step()
+    state = json.loads(json.dumps(group_options(optimizer)))
+    other.load_state_dict(scheduler.state_dict())
+    set_group_options(again, state)
+    for each in (optimizer, again):
+        each.step()
+    scheduler.step()
+    other.step()
+    assert again.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] == 0.025
+    with pytest.raises(ConfigError, match="has 1 groups, and that of the state had 2"):
+        set_group_options(again, [*state, *state])
