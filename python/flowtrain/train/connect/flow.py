@@ -208,7 +208,8 @@ class Flow:
                 job's folder.
             samples: Samples of a step.
             max_tokens: Maximum tokens of a microbatch, and so of a sample.
-            steps: Number of steps; None for one epoch.
+            steps: Number of steps; None for those of one epoch, of which the last may have samples
+                of the next. Samples that are dropped are replaced by those that follow.
             held_out: Samples on which `step` evaluates the model, read as those of the training; in
                 the forms of `dataset`, but from one source. None evaluates nothing.
             evaluate_every: Steps between evaluations; the last step is always evaluated.

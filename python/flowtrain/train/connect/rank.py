@@ -127,7 +127,19 @@ class LoopRank:
         membership.meet("done")
         self._plans.check()
         write_edges(self.config.run, membership.label, edges)
+        if self._hosts:
+            self._tell_left_out()
         self._end(COMPLETE)
+
+    def _tell_left_out(self) -> None:
+        """Say how many samples were not trained as they are; nothing else of a loop does."""
+        if counts := [f"{n:,} {how}" for how, n in self.update.left_out.items() if n]:
+            print(
+                f"flowtrain: samples of this loop: {', '.join(counts)}; `flowtrain data check` "
+                "names them",
+                file=sys.stderr,
+                flush=True,
+            )
 
     @contextmanager
     def computes(self, action: Action) -> Iterator[None]:

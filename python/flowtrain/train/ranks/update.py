@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from flowtrain.events import ACTIVITIES
@@ -59,6 +60,8 @@ class Update:
         self._norm = 0.0
         self._sums: StepSums | None = None
         self._decision: StepDecision | None = None
+        # Samples without targets, without a place, and without some of their targets.
+        self.left_out: Counter[str] = Counter()
         self.restart()
 
     def restart(self) -> None:
@@ -115,6 +118,8 @@ class Update:
             module.apply(self._decision, saw_images=bool(plan.items))
         if self._sums is None:
             return
+        skipped = int(self._sums.num_skipped)
+        self.left_out.update(skipped=skipped, dropped=plan.dropped, truncated=plan.truncated)
         if self._planner is not None and self._sums.slot_seconds:
             self._planner.measured(plan, self._sums.slot_seconds)
         if self._metrics is not None:
