@@ -129,7 +129,8 @@ def _samples(given: argparse.Namespace) -> Workload:
             f"{' '.join(given.overrides)}: overrides change a run.yaml, and {path} is none"
         )
     if not path.exists() and given.trace in PRESETS:
-        return preset(given.trace, given.samples or _PRESET_SAMPLES, seed=given.seed or 0)
+        samples = _PRESET_SAMPLES if given.samples is None else given.samples
+        return preset(given.trace, samples, seed=given.seed or 0)
     if given.samples is not None or given.seed is not None:
         raise ValueError(f"{path}: --samples and --seed draw a preset, and it is none; omit them")
     if path.exists():

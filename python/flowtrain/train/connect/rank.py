@@ -132,7 +132,7 @@ class LoopRank:
         self._end(COMPLETE)
 
     def _tell_left_out(self) -> None:
-        """Say how many samples were not trained as they are; nothing else of a loop does."""
+        """Say how many samples were not trained as they are: a loop has no log that does."""
         if counts := [f"{n:,} {how}" for how, n in self.update.left_out.items() if n]:
             print(
                 f"flowtrain: samples of this loop: {', '.join(counts)}; `flowtrain data check` "
