@@ -2,8 +2,6 @@
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/timerfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "os/ticks.hpp"
+#include "transport/links.hpp"
 #include "transport/sockets/endpoint.hpp"
 #include "transport/sockets/incoming.hpp"
 #include "transport/sockets/outgoing.hpp"
@@ -27,12 +27,11 @@ class Sockets final : public Transport {
   Sockets(const std::string& host, Receiver& receiver, std::uint32_t max_grants)
       : Transport(receiver, max_grants),
         epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-        timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)),
         listening_(listen_on(host)),
         address_(local_address(listening_.get())) {
-    if (!epoll_ || !timer_) throw_errno("transport sockets: cannot make an epoll set");
+    if (!epoll_) throw_errno("transport sockets: cannot make an epoll set");
     watch(listening_);
-    watch(timer_);
+    watch(ticks_.fd());
   }
 
   void dismiss(std::uint64_t session) override {
@@ -46,8 +45,8 @@ class Sockets final : public Transport {
 
   std::shared_ptr<Link> connect(const std::string& address, const Session& session) override {
     auto link = std::make_shared<Outgoing>(epoll_.get(), address, session, receiver_);
-    outgoing_.push_back(link);
-    run_timer(true);
+    outgoing_.add(link);
+    ticks_.run(true);
     return link;
   }
 
@@ -60,9 +59,8 @@ class Sockets final : public Transport {
       const epoll_event& event = ready[static_cast<std::size_t>(i)];
       if (event.data.ptr == &listening_) {
         accept();
-      } else if (event.data.ptr == &timer_) {
-        std::uint64_t expirations;
-        static_cast<void>(::read(timer_.get(), &expirations, sizeof(expirations)));
+      } else if (event.data.ptr == &ticks_.fd()) {
+        ticks_.clear();
         listen(true);
       } else if (auto* const connection = static_cast<Connection*>(event.data.ptr);
                  connection->is_open()) {  // No earlier event of this call has closed it.
@@ -76,14 +74,7 @@ class Sockets final : public Transport {
   std::string explain() const override {
     std::string found = "sockets (TCP) at " + address_;
     if (!listens_) found += "\n  no descriptor is left for new links; raise the limit (ulimit -n)";
-    for (const auto& link : outgoing_) {
-      if (!link->error().empty()) continue;
-      found += "\n  to " + link->peer() + ": " + std::to_string(link->pending()) + " pending";
-      const std::int64_t stalled_ms = link->stalled_ns() / 1'000'000;
-      if (stalled_ms >= 1000) {
-        found += ", and the peer has taken nothing for " + std::to_string(stalled_ms / 1000) + " s";
-      }
-    }
+    found += outgoing_.explain();
     for (const auto& connection : incoming_) {
       if (connection->is_open() && connection->session() != 0) {
         found += "\n  from " + connection->peer();
@@ -133,39 +124,24 @@ class Sockets final : public Transport {
 
   /// Drops what is closed, closes what is overdue, and sets the timer for the rest.
   void sweep() {
-    bool waits = !listens_;
+    bool waits = outgoing_.sweep(connect_limit_ns_) || !listens_;
     for (const auto& connection : incoming_) {
       // Its hello may have come while the receiver was busy.
       if (connection->is_overdue(kPatienceNs)) connection->on_ready(EPOLLIN);
       if (connection->is_overdue(kPatienceNs)) connection->close();
       waits = waits || connection->is_overdue(-1);
     }
-    for (std::size_t i = 0; i < outgoing_.size(); ++i) {
-      if (outgoing_[i].use_count() == 1) outgoing_[i]->abort();  // Its last user has dropped it.
-      outgoing_[i]->expire(connect_limit_ns_);
-      waits = waits || outgoing_[i]->is_connecting();
-    }
     std::erase_if(incoming_, [](const auto& each) { return !each->is_open(); });
-    std::erase_if(outgoing_, [](const auto& each) { return !each->is_open(); });
-    run_timer(waits);
-  }
-
-  /// Lets `progress` be called each second, or not.
-  void run_timer(bool wanted) {
-    if (std::exchange(timer_runs_, wanted) == wanted) return;
-    const timespec every{wanted ? 1 : 0, 0};
-    const itimerspec set{every, every};
-    ::timerfd_settime(timer_.get(), 0, &set, nullptr);
+    ticks_.run(waits);
   }
 
   os::Fd epoll_;
-  os::Fd timer_;
+  os::Ticks ticks_;
   os::Fd listening_;
   std::string address_;
-  bool listens_ = true;  // If not, again at the timer.
-  bool timer_runs_ = false;
+  bool listens_ = true;  // If not, again at the next tick.
   std::vector<std::unique_ptr<Incoming>> incoming_;
-  std::vector<std::shared_ptr<Outgoing>> outgoing_;
+  Links<Outgoing> outgoing_;
 };
 
 }  // namespace

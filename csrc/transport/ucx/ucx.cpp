@@ -1,8 +1,6 @@
 #include "transport/ucx/ucx.hpp"
 
 #include <sys/epoll.h>
-#include <sys/timerfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -10,6 +8,8 @@
 
 #include "base/error.hpp"
 #include "os/fd.hpp"
+#include "os/ticks.hpp"
+#include "transport/links.hpp"
 #include "transport/ucx/engine.hpp"
 #include "transport/ucx/incoming.hpp"
 #include "transport/ucx/outgoing.hpp"
@@ -36,11 +36,10 @@ class Ucx final : public Transport {
       std::uint32_t max_grants)
       : Transport(receiver, max_grants),
         epoll_(checked(::epoll_create1(EPOLL_CLOEXEC))),
-        timer_(checked(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC))),
         engine_(ucx::open_library(options.search), host, options, grants_) {
     engine_.worker()->watch_in(epoll_.get(), kNoEvents);
-    epoll_event event{EPOLLIN, {.fd = timer_.get()}};
-    checked(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, timer_.get(), &event));
+    epoll_event event{EPOLLIN, {.fd = ticks_.fd().get()}};
+    checked(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, ticks_.fd().get(), &event));
   }
   ~Ucx() override {
     for (const auto& link : outgoing_) link->abort();
@@ -81,8 +80,8 @@ class Ucx final : public Transport {
     auto link = std::make_shared<Outgoing>(engine_, ucx::parse_peer(address), session, receiver_);
     link->worker()->watch_in(epoll_.get(), kNoEvents);
     link->greet(session.ticket);
-    outgoing_.push_back(link);
-    run_timer(true);
+    outgoing_.add(link);
+    ticks_.run(true);
     return link;
   }
 
@@ -116,14 +115,7 @@ class Ucx final : public Transport {
                         ") at " + engine_.host() + " through " + engine_.devices() + ", " +
                         std::to_string(engine_.num_regions()) + " regions registered" +
                         (engine_.reads_devices() ? ", reads memory of devices" : "");
-    for (const auto& link : outgoing_) {
-      if (!link->error().empty()) continue;
-      found += "\n  to " + link->peer() + ": " + std::to_string(link->pending()) + " pending";
-      const std::int64_t stalled_ms = link->stalled_ns() / 1'000'000;
-      if (stalled_ms >= 1000) {
-        found += ", and the peer has taken nothing for " + std::to_string(stalled_ms / 1000) + " s";
-      }
-    }
+    found += outgoing_.explain();
     for (const auto& connection : incoming_) {
       if (connection->is_open()) found += "\n  from " + connection->peer();
     }
@@ -154,39 +146,21 @@ class Ucx final : public Transport {
 
   /// Drops what is closed, closes what is overdue, and sets the timer for the rest.
   void sweep() {
-    bool waits = false;
+    bool waits = outgoing_.sweep(connect_limit_ns_);
     for (std::size_t i = 0; i < incoming_.size(); ++i) {
       incoming_[i]->expire(kPatienceNs);
       waits = waits || incoming_[i]->is_refused();
     }
-    for (std::size_t i = 0; i < outgoing_.size(); ++i) {
-      if (outgoing_[i].use_count() == 1) outgoing_[i]->abort();  // Its last user has dropped it.
-      outgoing_[i]->expire(connect_limit_ns_);
-      waits = waits || outgoing_[i]->is_connecting();
-    }
     std::erase_if(incoming_, [](const auto& each) { return !each->is_open(); });
-    std::erase_if(outgoing_, [](const auto& each) { return !each->is_open(); });
-    if (waits) {
-      std::uint64_t expirations;
-      static_cast<void>(::read(timer_.get(), &expirations, sizeof(expirations)));
-    }
-    run_timer(waits);
-  }
-
-  /// Lets `progress` be called each second, or not.
-  void run_timer(bool wanted) {
-    if (std::exchange(timer_runs_, wanted) == wanted) return;
-    const timespec every{wanted ? 1 : 0, 0};
-    const itimerspec set{every, every};
-    ::timerfd_settime(timer_.get(), 0, &set, nullptr);
+    if (waits) ticks_.clear();
+    ticks_.run(waits);
   }
 
   os::Fd epoll_;
-  os::Fd timer_;
+  os::Ticks ticks_;
   ucx::Engine engine_;
-  bool timer_runs_ = false;
   std::vector<std::shared_ptr<Incoming>> incoming_;
-  std::vector<std::shared_ptr<Outgoing>> outgoing_;
+  Links<Outgoing> outgoing_;
 };
 
 }  // namespace
