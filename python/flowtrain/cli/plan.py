@@ -160,21 +160,21 @@ def run(given: argparse.Namespace) -> int:
     )
     if given.out is not None:
         given.out.write_text(dump_plan(plan))
-    if given.plot is not None:
-        from flowtrain.pages import write_page
-        from flowtrain.plan.report import answer_page
-
-        print(write_page(answer_page(answer), given.plot, option="--plot"), file=sys.stderr)
     exported = None if given.export is None else export(given, plan)
     if given.json:
         tree = answer_tree(answer)
         if exported is not None:
             tree["export"] = exported_tree(exported)
         print(json.dumps(tree))
-        return 0
-    print(answer_text(answer), end="")
-    if given.explain:
-        print("\n" + explain_text(answer), end="")
-    if exported is not None:
-        print("\n" + exported_text(exported), end="")
+    else:
+        print(answer_text(answer), end="")
+        if given.explain:
+            print("\n" + explain_text(answer), end="")
+        if exported is not None:
+            print("\n" + exported_text(exported), end="")
+    if given.plot is not None:
+        from flowtrain.pages import write_page
+        from flowtrain.plan.report import answer_page
+
+        print(write_page(answer_page(answer), given.plot, option="--plot"), file=sys.stderr)
     return 0

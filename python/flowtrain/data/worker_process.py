@@ -71,7 +71,6 @@ class WorkerProcess:
                 self._tell_spilled(spilled_bytes)
                 yield [(waiting.popleft(), answer) for answer in answers]
         except Exception as cause:
-            self._process.kill()  # So that no later call takes the answer of one of these.
             error = self._death(cause)
             yield [(call, (None, error)) for call in waiting]
 
@@ -108,12 +107,20 @@ class WorkerProcess:
         )
 
     def _death(self, cause: Exception) -> WorkerDied:
-        self._process.join(_END_S)
+        """End the process, so that no later call takes the answer of one of these.
+
+        Returns:
+            How it ended, unless it was ended here.
+        """
+        left = isinstance(cause, EOFError | ConnectionError)
+        if left:
+            self._process.join(_END_S)
         code = self._process.exitcode
-        if not isinstance(cause, EOFError | OSError):
+        self.end()
+        if not left:
             how = f"ended, since its answer cannot be read ({type(cause).__name__}: {cause})"
         elif code is None:
-            how = f"it closed its pipe, and has not ended within {_END_S:g} s"
+            how = f"it closed its pipe, did not end within {_END_S:g} s, and was killed"
         elif code < 0:
             how = f"killed by signal {-code}; if memory ran out, lower data.workers"
         else:
