@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy
 
@@ -68,7 +67,7 @@ class Tables:
         of_layer = [len(model.encoders)] * len(model.layers)
         for place, encoder in enumerate(model.encoders):
             of_layer[encoder.first : encoder.end] = [place] * (encoder.end - encoder.first)
-        kinds: dict[Any, int] = {}
+        kinds: dict[Hashable, int] = {}
         numbers = []
         for number, layer in enumerate(model.layers):
             key = (
@@ -154,7 +153,7 @@ class Tables:
                 for layer in layers
             ]
         ) * (self.kept_per_token[0] > self.kept_per_token[-1])
-        self._passes: dict[Any, FloatArray] = {}
+        self._passes: dict[Hashable, FloatArray | str] = {}  # Or why the times are not valid.
 
     def _key_parameters(self, layers: Sequence[Layer]) -> FloatArray:
         """Parameters of keys and values, and those that train, shape [2, num_kinds]."""
@@ -233,16 +232,16 @@ class Tables:
             tokens: Tokens of the row.
             mesh: Ranks that share the layers, of which tp, cp and ep count.
         """
-        key = ("text", tokens, mesh.tp, mesh.cp, mesh.ep)
-        if key not in self._passes:
+
+        def passes() -> FloatArray:
             documents = tokens / self.share.tokens
             counts = self.model.text_counts(self.share, rows=documents)
             if mesh.cp > 1:
                 # Each document is filled up to a multiple of 2 cp tokens.
                 counts = counts._replace(tokens=counts.tokens + documents * (2 * mesh.cp - 1) / 2)
-            place = len(self.model.encoders)
-            self._passes[key] = self._passes_of(counts, mesh, place)
-        return self._passes[key]
+            return self._passes_of(counts, mesh, len(self.model.encoders))
+
+        return self._once(("text", tokens, mesh.tp, mesh.cp, mesh.ep), passes)
 
     def input_passes(self, encoder: int, tokens: float, tp: int) -> FloatArray:
         """Times of the layers of an encoder, as `_passes_of`.
@@ -252,11 +251,23 @@ class Tables:
             tokens: Tokens that it makes.
             tp: Ranks that share the layers.
         """
-        key = (encoder, tokens, tp)
+
+        def passes() -> FloatArray:
+            return self._passes_of(self.inputs(encoder, tokens), Mesh(tp=tp), encoder)
+
+        return self._once((encoder, tokens, tp), passes)
+
+    def _once(self, key: Hashable, passes: Callable[[], FloatArray]) -> FloatArray:
+        """What is known by a key, or computed now; times that are not valid stay so."""
         if key not in self._passes:
-            counts = self.inputs(encoder, tokens)
-            self._passes[key] = self._passes_of(counts, Mesh(tp=tp), encoder)
-        return self._passes[key]
+            try:
+                self._passes[key] = passes()
+            except ValueError as error:
+                self._passes[key] = str(error)
+        found = self._passes[key]
+        if isinstance(found, str):
+            raise ValueError(found)
+        return found
 
     def row_passes(self, row: Row, mesh: Mesh) -> FloatArray:
         """Times of all layers for a row, as `_passes_of`.

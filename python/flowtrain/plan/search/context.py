@@ -430,8 +430,13 @@ class Context:
         return self._on(replace(self.pool, gpus=gpus))
 
     def of_memory(self, memory_bytes: int) -> Context:
-        """The same model on GPUs with another memory, with the prices known so far."""
-        return self._on(replace(self.pool, memory_bytes=memory_bytes))
+        """The same model on GPUs with another memory, with the prices known so far.
+
+        It leaves out the encoders that were of no interest to this one.
+        """
+        other = self._on(replace(self.pool, memory_bytes=memory_bytes))
+        other._apart, other._colocated = self._apart, self._colocated
+        return other
 
     def with_work(self, work: Work) -> Context:
         """The same model on the same GPUs for another step."""

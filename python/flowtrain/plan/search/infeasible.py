@@ -18,7 +18,7 @@ from flowtrain.plan.work import Work
 
 _GIB = 1 << 30
 _MAX_GPUS = 4096
-_MAX_FACTOR = 1 << 12
+_FACTORS = [2.0**n for n in range(1, 13)]  # Of the memory of a GPU.
 _PRECISION = 1.02
 _NAMES = {size: name for name, size in ITEMSIZES.items()}
 
@@ -105,7 +105,7 @@ def _with_small_rows(context: Context) -> Context:
         smaller = context.with_work(replace(work, microbatch_tokens=tokens))
         if _any_fits(smaller):
             return smaller
-        if _least_memory(smaller) is None:
+        if not _fits_with(smaller, _FACTORS[-1]):
             break  # Its rows are too small for the times.
         found = smaller
     return found
@@ -133,21 +133,23 @@ def needed(context: Context) -> str:
 
 def _least_memory(context: Context) -> int | None:
     """Bytes to use on each GPU with which a plan fits, within 2 %."""
-
-    def larger(factor: float) -> Context:
-        return context.of_memory(int(factor * context.pool.memory_bytes))
-
-    def fits(factor: float) -> bool:
-        return _any_fits(larger(factor))
-
-    high = next((2.0**n for n in range(1, _MAX_FACTOR.bit_length()) if fits(2.0**n)), None)
+    high = next((n for n in _FACTORS if _fits_with(context, n)), None)
     if high is None:
         return None
     low = high / 2
     while high / low > _PRECISION:
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return larger(high).usable_bytes
+        low, high = (low, middle) if _fits_with(context, middle) else (middle, high)
+    return _with_memory(context, high).usable_bytes
+
+
+def _fits_with(context: Context, factor: float) -> bool:
+    """Whether a plan fits with so many times the memory."""
+    return _any_fits(_with_memory(context, factor))
+
+
+def _with_memory(context: Context, factor: float) -> Context:
+    return context.of_memory(int(factor * context.pool.memory_bytes))
 
 
 def _fewest_gpus(context: Context) -> int | None:
