@@ -24,7 +24,8 @@ from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import get_last_checkpoint, speed_metrics
 
 from flowtrain.config.data import DataConfig
-from flowtrain.train.connect.flow import Flow, Step, connect
+from flowtrain.train.connect.entry import connect
+from flowtrain.train.connect.flow import Flow, Step
 from flowtrain.train.connect.part import Batch, FlowError
 from flowtrain.train.connect.run import Samples, epoch_draws
 from flowtrain.train.state.checkpoint_files import valid_checkpoints

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy
 
 from flowtrain.cost.communication import Mesh
-from flowtrain.plan.arrays import FloatArray, IntArray
+from flowtrain.plan.arrays import FloatArray
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.padding import padded, padding
 from flowtrain.plan.prices.chain import Chain
@@ -20,8 +20,8 @@ from flowtrain.plan.prices.encoder import Chunks, EncoderPrice, encoder_prices, 
 from flowtrain.plan.prices.pipeline import Pipeline, Pipelines, heaviest_waits
 from flowtrain.plan.prices.row import Row
 from flowtrain.plan.prices.tables import Tables
-from flowtrain.plan.search.best import Best
 from flowtrain.plan.search.candidates import backbone_shapes, encoder_shapes, row_of
+from flowtrain.plan.search.cutoffs import Cutoffs
 from flowtrain.plan.search.together import Together, together
 from flowtrain.plan.space import GpuPool, Rules, Space
 from flowtrain.plan.work import Work
@@ -29,48 +29,6 @@ from flowtrain.plan.work import Work
 P = TypeVar("P", bound=Pipelines)
 
 _ROUNDING = 1e-9
-
-
-class Cutoffs:
-    """Steps that are of no interest any more.
-
-    Args:
-        best: The best plans so far.
-        kind: Kind of the plan that has a mesh and its microbatches.
-        only: Kinds of plans that are of interest; None for all.
-    """
-
-    def __init__(
-        self,
-        best: Best[Any],
-        kind: Callable[[Shape, int], Hashable],
-        only: Collection[Hashable] | None = None,
-    ) -> None:
-        self._best, self._kind, self._only = best, kind, only
-
-    @property
-    def any_s(self) -> float:
-        """The highest of all kinds."""
-        return self._best.cutoff_s
-
-    def below(self, steps_s: FloatArray, shape: Shape, microbatches: FloatArray) -> IntArray:
-        """Numbers of the steps that are of interest, ascending.
-
-        Few are below the cutoff of all kinds, which none of a kind is above.
-
-        Args:
-            steps_s: Lower bounds, shape [num_rows].
-            shape: The mesh of all.
-            microbatches: Microbatches of each, of the same shape.
-        """
-        found = []
-        for number in numpy.flatnonzero(steps_s < self.any_s).tolist():
-            kind = self._kind(shape, int(microbatches[number]))
-            if self._only is not None and kind not in self._only:
-                continue
-            if steps_s[number] < self._best.cutoff_of(kind):
-                found.append(number)
-        return numpy.array(found, numpy.int64)
 
 
 Beside = Callable[[Shape, FloatArray, FloatArray], FloatArray]

@@ -15,7 +15,8 @@ from flowtrain.plan.prices.encoder import EncoderPrice
 from flowtrain.plan.prices.pipeline import Cut, Pipeline
 from flowtrain.plan.result import Mode
 from flowtrain.plan.search.best import Best
-from flowtrain.plan.search.context import Context, Cutoffs
+from flowtrain.plan.search.context import Context
+from flowtrain.plan.search.cutoffs import Cutoffs
 from flowtrain.plan.search.together import Together
 
 

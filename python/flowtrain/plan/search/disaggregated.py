@@ -13,8 +13,9 @@ from flowtrain.plan.arrays import FloatArray
 from flowtrain.plan.nodes import Room
 from flowtrain.plan.prices.costs import Shape
 from flowtrain.plan.search.best import Best
-from flowtrain.plan.search.context import Context, Cutoffs
+from flowtrain.plan.search.context import Context
 from flowtrain.plan.search.coupled import Priced, kind_apart
+from flowtrain.plan.search.cutoffs import Cutoffs
 from flowtrain.plan.search.encoders import Encoders, Least
 
 

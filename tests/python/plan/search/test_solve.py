@@ -17,7 +17,8 @@ from flowtrain.plan import Candidates, NoAllocationError, solve
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.search import search
 from flowtrain.plan.search.best import Best
-from flowtrain.plan.search.context import Context, Cutoffs
+from flowtrain.plan.search.context import Context
+from flowtrain.plan.search.cutoffs import Cutoffs
 from flowtrain.plan.space import Rules, Space
 from flowtrain.plan.work import Work
 from tests.planned import small_model, small_pool, small_work, two_encoders
