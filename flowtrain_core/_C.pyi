@@ -226,6 +226,9 @@ class PoolEntry:
     @property
     def alive(self) -> bool:
         """Whether a process has it open."""
+    @property
+    def error(self) -> str:
+        """Why its control file cannot be opened, or empty."""
 
 class _SegmentStats(TypedDict):
     id: int
@@ -312,7 +315,11 @@ class Pool:
 
     @staticmethod
     def exists(name: str) -> bool:
-        """Whether a pool of this name can be opened."""
+        """Whether a pool of this name can be opened.
+
+        Raises:
+            SystemCallError: Its control file cannot be.
+        """
 
     @staticmethod
     def unlink(name: str, *, only_left: bool = False) -> bool:
@@ -596,7 +603,11 @@ class Item:
     ) -> None:
         """Releases the item unless it was released, or gives it back if the block raised.
 
-        If the traceback of the error holds views of the item, it is given back once they are gone.
+        An item with views is given back once they are gone; the traceback of an error may hold
+        some. Without another error, they are one.
+
+        Raises:
+            ViewsAlive: The block left tensors, arrays or memoryviews over it.
         """
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -648,7 +659,7 @@ class Producer:
             ring: Ring to publish to.
             segment: Segment to lease from, or several in order of preference. A lease for which the
                 first has no slab *spills* into the next, and is counted. By default all segments,
-                the handle's own ones first.
+                the handle's own ones first. A number that was dropped may be that of a newer one.
             max_bytes: Maximum bytes in flight: leased or published, and not yet released.
             max_items: Maximum items in flight.
             when_full: Without a slab or credit, "block" until the deadline, or "fail" with

@@ -1,5 +1,7 @@
 #include "channel/item.hpp"
 
+#include <utility>
+
 #include "base/error.hpp"
 #include "channel/cells/release.hpp"
 #include "channel/consumer.hpp"
@@ -22,7 +24,7 @@ Item::Item(std::shared_ptr<Consumer> consumer, std::uint32_t cell, const Descrip
 }
 
 Item::~Item() {
-  if (open_) give_back();
+  if (open_) redeliver();
 }
 
 const Pool& Item::pool() const { return consumer_->pool(); }
@@ -100,8 +102,12 @@ void Item::release(std::optional<StreamHandle> stream) {
   release_cell(consumer_->pool().control(), cell_);
 }
 
-void Item::give_back() noexcept {
-  open_ = false;
+void Item::give_back() {
+  if (!std::exchange(open_, false)) return;
+  views_.when_none([this] { redeliver(); });
+}
+
+void Item::redeliver() noexcept {
   // In a forked child the cell is still the parent's.
   if (!pool().forked() && holds_cell()) consumer_->redeliver(cell_, descriptor_);
 }

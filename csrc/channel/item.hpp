@@ -64,11 +64,13 @@ class Item {
   ///
   /// Errors: StaleAddress if its producer died before that; BadArgument before the stream passed.
   void confirm() const;
-  /// Puts the item back into its ring, for any consumer, as one more attempt. Only without views.
-  void give_back() noexcept;
+  /// Puts the item back into its ring, for any consumer, as one more attempt, once it has no view:
+  /// now, or in the thread that drops the last one.
+  void give_back();
 
  private:
   bool holds_cell() const noexcept;
+  void redeliver() noexcept;
   void finish_read(std::optional<memory::StreamHandle> stream);
   std::string text() const;
 

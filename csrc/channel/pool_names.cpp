@@ -28,10 +28,10 @@ PoolEntry entry_of(const std::string& name) {
   std::error_code none;
   const bool there = std::filesystem::is_regular_file(std::filesystem::symlink_status(path, none));
   // If reading fails, a living pool must not count as dead.
-  PoolEntry entry{name, 0, 0, there, PoolState::kUnknown};
+  PoolEntry entry{name, 0, 0, there, PoolState::kUnknown, {}};
   try {
     const os::Fd file = os::open_file(path);
-    if (!file) return {name, 0, 0, false, PoolState::kNone};
+    if (!file) return {name, 0, 0, false, PoolState::kNone, {}};
     // Living lanes are locked bytes in every version, also in one that this code cannot read.
     entry.alive = os::is_any_byte_locked(file);
     const std::optional<Control> control = Control::find(file, path);
@@ -39,8 +39,10 @@ PoolEntry entry_of(const std::string& name) {
     entry.creator_pid = control->header().creator_pid;
     entry.nonce = control->header().nonce;
     entry.state = pool_state(*control, file);
+  } catch (const SystemCallError& error) {
+    entry.error = error.what();
   } catch (const Error&) {
-    // It cannot be opened: of another version, damaged, no file, or out of descriptors.
+    // It is of another version, or damaged.
   }
   return entry;
 }
@@ -56,6 +58,10 @@ PoolEntry entry_of(const std::string& name) {
   }
   if (found.state == PoolState::kHalfClosed) {
     throw PoolExists(what + why + "; end these processes, or choose another name");
+  }
+  if (!found.error.empty()) {
+    throw PoolExists(what + "it exists, and may be in use: " + found.error +
+                     "; or choose another name");
   }
   const std::string maker = found.creator_pid == 0 ? "another version of flowtrain_core"
                                                    : "pid " + std::to_string(found.creator_pid);
@@ -103,7 +109,9 @@ std::vector<PoolEntry> list_pools() {
 
 bool pool_exists(const std::string& name) {
   check_name("pool", name);
-  return entry_of(name).state == PoolState::kOpen;
+  const PoolEntry found = entry_of(name);
+  if (!found.error.empty()) throw SystemCallError(found.error);
+  return found.state == PoolState::kOpen;
 }
 
 os::FolderLock claim_pool_name(const std::string& name, const Interrupted& interrupted) {

@@ -23,6 +23,7 @@ struct PoolEntry {
   std::uint64_t nonce;       ///< As Header::nonce; 0 likewise.
   bool alive;                ///< Whether a process holds a lane of it.
   PoolState state;
+  std::string error;  ///< Why its control file cannot be opened; empty if it can.
 };
 
 PoolState pool_state(const Control& control, const os::Fd& file);
@@ -33,6 +34,8 @@ std::string why_not_open(PoolState state, std::int32_t creator_pid);
 
 std::vector<PoolEntry> list_pools();
 /// Whether a pool of this name can be opened.
+///
+/// Errors: SystemCallError if its control file cannot be.
 bool pool_exists(const std::string& name);
 /// Makes an empty folder for a new pool, in place of one that dead processes left. A pool that its
 /// creator is closing is waited for, at most kClosingS. Nobody else makes a pool while the result

@@ -216,15 +216,16 @@ void Producer::publish_many(std::span<const std::shared_ptr<Lease>> leases,
   try {
     for (std::size_t i = 0; i < leases.size(); ++i) {
       const std::shared_ptr<Lease>& lease = leases[i];
-      const auto which = [&] {
-        return "publish_many: lease " + std::to_string(i) + " of " + std::to_string(leases.size());
-      };
+      const auto which = [&] { return "publish_many: leases[" + std::to_string(i) + "]"; };
       if (!lease || lease->producer_.get() != this) {
         throw BadArgument(which() + " is of another producer; publish it there");
       }
+      const auto first = std::find(leases.begin(), leases.end(), lease) - leases.begin();
+      if (!lease->open_ && first < static_cast<std::ptrdiff_t>(i)) {
+        throw BadArgument(which() + " is leases[" + std::to_string(first) + "]; give each once");
+      }
       lease->check_unused(which(), "publish");
       publications.push_back({lease->leased_, lease->layout_, keys[i], lease->generation_});
-      // Also rejects a lease that is given twice.
       lease->open_ = false;
     }
     for (const auto& lease : leases) {
@@ -293,8 +294,9 @@ void Producer::describe(const Publication& publication, std::uint64_t sequence) 
   cell.published_ns = recorder_.publishing(leased.time_ns, layout.bytes);
 }
 
-/// Whether a segment, by its index, is one of the tiers.
+/// Whether leases may come from a segment, by its index: one of the tiers, or the first if strict.
 bool Producer::leases_from(std::uint32_t segment) const noexcept {
+  if (credits_.strict && !tiers_.empty()) return segment + 1 == tiers_.front();
   return tiers_.empty() || std::find(tiers_.begin(), tiers_.end(), segment + 1) != tiers_.end();
 }
 

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/error.hpp"
 
@@ -19,8 +21,18 @@ namespace flowtrain::channel {
 class Views {
  public:
   void add() noexcept { count_.fetch_add(1, std::memory_order_relaxed); }
-  void drop() noexcept { count_.fetch_sub(1, std::memory_order_release); }  // sync: slab.views
-  bool any() const noexcept { return count() > 0; }
+  void drop() noexcept {
+    const int before = count_.fetch_sub(1, std::memory_order_acq_rel);  // sync: slab.views
+    if (before == kEnding + 1) at_end_();
+  }
+
+  /// Calls `then` once there is no view: now, or in the thread that drops the last one. None may be
+  /// added any more.
+  void when_none(std::function<void()> then) {
+    at_end_ = std::move(then);
+    const int before = count_.fetch_add(kEnding, std::memory_order_acq_rel);  // sync: slab.views
+    if (before == 0) at_end_();
+  }
 
   /// @param what    Names the lease or item.
   /// @param before  The call that is refused.
@@ -29,8 +41,10 @@ class Views {
   }
 
  private:
+  static constexpr int kEnding = 1 << 30;
+
   int count() const noexcept {
-    return count_.load(std::memory_order_acquire);  // sync: slab.views
+    return count_.load(std::memory_order_acquire) & ~kEnding;  // sync: slab.views
   }
 
   [[noreturn]] static void refuse(int views, std::string_view what, const char* before) {
@@ -41,6 +55,7 @@ class Views {
   }
 
   std::atomic<int> count_{0};
+  std::function<void()> at_end_;
 };
 
 }  // namespace flowtrain::channel

@@ -29,7 +29,9 @@ constexpr const char* kVariable = kPoolFolderVariable;
 /// made.
 bool make_private(const std::string& path) {
   const bool made = ::mkdir(path.c_str(), 0700) == 0;
-  if (!made && errno != EEXIST) throw_errno(path + ": mkdir");
+  if (!made && errno != EEXIST) {
+    throw_errno(path + ": cannot be made; name a folder that you can write to in " + kVariable);
+  }
   struct stat info{};
   if (::lstat(path.c_str(), &info) != 0) throw_errno(path + ": lstat");
   const std::string refused = path + ": not a folder of this user alone: ";
@@ -87,10 +89,11 @@ std::uint64_t tmpfs_bytes() {
 }
 
 [[noreturn]] void throw_full(const std::string& path, std::uint64_t bytes) {
-  throw PoolSpace(path + ": needs " + std::to_string(bytes) + " bytes and the tmpfs of " +
-                  runtime_path() + " has " + std::to_string(tmpfs_bytes()) + " left; lower " +
-                  "max_cells, make the tmpfs larger (containers: --shm-size), or choose another " +
-                  "by " + kVariable);
+  throw PoolSpace(
+      path + ": needs " + std::to_string(bytes) + " bytes and the tmpfs of " + runtime_path() +
+      " has " + std::to_string(tmpfs_bytes()) + " left; lower " +
+      "max_cells or max_lanes, make the tmpfs larger (containers: --shm-size), or choose another " +
+      "by " + kVariable);
 }
 
 }  // namespace
@@ -138,8 +141,14 @@ bool make_pool_folder(const std::string& name) {
 }
 
 bool remove_pool_folder(const std::string& name) {
-  std::error_code ignored;
-  return std::filesystem::remove_all(runtime_folder() + "/" + name, ignored) > 0;
+  const std::string path = runtime_folder() + "/" + name;
+  std::error_code failed;
+  const std::uintmax_t removed = std::filesystem::remove_all(path, failed);
+  if (failed) {
+    errno = failed.value();
+    throw_errno(path + ": cannot remove");
+  }
+  return removed > 0;
 }
 
 Fd open_pool_folder(const std::string& name) {
@@ -191,7 +200,7 @@ Fd create_file(const std::string& path, std::uint64_t bytes) {
   if (const AvailableMemory memory = available_memory(); bytes > memory.bytes) {
     throw PoolSpace(path + ": needs " + std::to_string(bytes) + " bytes and " +
                     std::to_string(memory.bytes) + " are available (" + memory.limit +
-                    "); lower max_cells or free memory");
+                    "); lower max_cells or max_lanes, or free memory");
   }
   Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd && errno == ENOENT) return fd;

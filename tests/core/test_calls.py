@@ -37,6 +37,9 @@ def test_parameters_are_given_by_position_and_by_name(pool: Pool) -> None:
         (lambda p: p.lease((1,), "uint8", "soon"), "real number"),
         (lambda p: p.lease((1,), "uint8").publish("seven"), "str"),
         (lambda p: Producer.__new__(Producer).lease((1,), "uint8"), "__init__"),
+        (lambda p: Producer(None), "incompatible"),  # type: ignore[arg-type]
+        (lambda p: Consumer(None), "incompatible"),  # type: ignore[arg-type]
+        (lambda p: p.lease((1,), "uint8").write(7), r"a 'int' has no bytes.*copy_\(tensor\)"),
         (lambda p: Producer.lease(p, (1,)), "missing required argument: 'dtype'"),
         (lambda p: Producer.lease(3, (1,), "uint8"), "'int'"),
     ],

@@ -83,6 +83,9 @@ def test_a_strict_producer_raises_instead_of_spilling(name: str) -> None:
             producer.lease((1,), "uint8", timeout_s=3600)
         held.abort()
         held = producer.lease((1,), "uint8")
+        larger = pool.add_segment(bytes=1 << 16)
+        with pytest.raises(ValueError, match="exceeds the largest slab of 4096"):
+            Producer(pool, segment=[1, larger], strict=True).lease((5000,), "uint8")
         # Waiting for credit, or for the only segment, is not spilling.
         only = Producer(pool, segment=1, strict=True)
         with pytest.raises(PoolTimeout):

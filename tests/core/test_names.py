@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -252,6 +253,19 @@ def test_the_folder_of_pools_is_chosen_by_the_environment(
         assert mine.exists()  # What else is in the chosen folder is nobody's pool.
     finally:
         shutil.rmtree(parent)
+
+
+def test_a_pool_that_cannot_be_looked_at_is_not_taken_for_none(name: str) -> None:
+    with Pool.create(name, bytes=1 << 16):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with open(os.devnull) as first_free:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (first_free.fileno() + 1, hard))
+            try:
+                with pytest.raises(SystemCallError, match="control: cannot open.*errno 24"):
+                    Pool.exists(name)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert Pool.exists(name)
 
 
 @pytest.mark.parametrize(

@@ -194,13 +194,21 @@ def test_views_that_an_error_leaves_delay_the_next_delivery(pool: Pool) -> None:
         raise KeyError
     assert view.nbytes == 4
     assert consumer.try_get() is None
-    del item, view, raised
+    with pytest.raises(BufferError, match="given back"):
+        memoryview(item)
+    with pytest.raises(PoolClosed, match="given back"):
+        item.release()
+    part = view[1:]
+    del view, raised
     gc.collect()
-    item = consumer.get(timeout_s=0)
+    assert consumer.try_get() is None
+    threading.Thread(target=part.release).start()
+    left = item  # A retry loop still has the item while it asks for the next one.
+    item = consumer.get(timeout_s=60)
+    assert (item.attempt, left.attempt) == (1, 0)
     with pytest.raises(ViewsAlive), item:  # Without another error it is raised.
         view = memoryview(item)
-    del item, view
-    gc.collect()
+    del view
     with consumer.get(timeout_s=0) as item:
         assert item.attempt == 2
 

@@ -112,15 +112,18 @@ void bind_consumer(py::module_& module) {
       .def("confirm", &Item::confirm)
       .def("__exit__", [](Item& self, const py::object& kind, const py::args&) {
         if (!self.open()) return;
-        if (kind.is_none()) return self.release();
-        // The traceback of the error may hold views: the item is then given back once they are
-        // gone. In a forked child it stays the parent's.
-        if (!self.views().any()) self.give_back();
+        if (!kind.is_none()) return self.give_back();
+        try {
+          self.release();
+        } catch (...) {
+          self.give_back();
+          throw;
+        }
       });
 
   py::class_<Consumer, std::shared_ptr<Consumer>> consumer_type(module, "Consumer");
   consumer_type
-      .def(py::init<std::shared_ptr<Pool>, const std::string&, bool>(), py::arg("pool"),
+      .def(py::init<std::shared_ptr<Pool>, const std::string&, bool>(), py::arg("pool").none(false),
            py::arg("ring") = "default", py::kw_only(), py::arg("strict") = true)
       .def("explain", &explain<&consumer_facts, Consumer>, py::kw_only(),
            py::arg("measure") = false)

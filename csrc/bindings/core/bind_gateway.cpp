@@ -124,7 +124,7 @@ void bind_gateway(py::module_& module) {
     };
   };
   py::class_<Gateway, std::shared_ptr<Gateway>>(module, "Gateway")
-      .def(py::init(&make), py::arg("pool"), py::kw_only(), py::arg("interface"),
+      .def(py::init(&make), py::arg("pool").none(false), py::kw_only(), py::arg("interface"),
            py::arg("path") = "tcp", py::arg("ucx") = "", py::arg("ucx_others") = py::list())
       .def_property_readonly("address", &Gateway::address)
       .def_property_readonly(

@@ -269,6 +269,7 @@ void bind_pool(py::module_& module) {
       .def_readonly("creator_pid", &channel::PoolEntry::creator_pid)
       .def_readonly("nonce", &channel::PoolEntry::nonce)
       .def_readonly("alive", &channel::PoolEntry::alive)
+      .def_readonly("error", &channel::PoolEntry::error)
       .def("__repr__", [](const channel::PoolEntry& p) {
         return "PoolEntry(name='" + p.name + "', creator_pid=" + std::to_string(p.creator_pid) +
                ", alive=" + (p.alive ? "True)" : "False)");

@@ -127,8 +127,13 @@ bool try_buffer(const py::object& source, Py_buffer& view, int flags) {
 /// Gets the C-contiguous bytes of an object, with their format if it has one: numpy's datetime64
 /// has none.
 ///
-/// Errors: BufferError if they are not contiguous; what the object raises.
+/// Errors: BufferError if they are not contiguous, TypeError without any; what the object raises.
 void get_bytes(const py::object& source, Py_buffer& view) {
+  if (PyObject_CheckBuffer(source.ptr()) == 0) {
+    throw py::type_error("write: a '" + std::string(Py_TYPE(source.ptr())->tp_name) +
+                         "' has no bytes to read; write a bytes-like object, or copy a tensor: "
+                         "torch.from_dlpack(lease).copy_(tensor)");
+  }
   if (try_buffer(source, view, PyBUF_CONTIG_RO | PyBUF_FORMAT)) return;
   PyErr_Clear();
   if (try_buffer(source, view, PyBUF_CONTIG_RO)) return;
@@ -208,8 +213,8 @@ void bind_producer(py::module_& module) {
 
   py::class_<Producer, std::shared_ptr<Producer>> producer_type(module, "Producer");
   producer_type
-      .def(py::init(&make_producer), py::arg("pool"), py::arg("ring") = "default", py::kw_only(),
-           py::arg("segment") = py::none(), py::arg("max_bytes") = py::none(),
+      .def(py::init(&make_producer), py::arg("pool").none(false), py::arg("ring") = "default",
+           py::kw_only(), py::arg("segment") = py::none(), py::arg("max_bytes") = py::none(),
            py::arg("max_items") = py::none(), py::arg("when_full") = "block",
            py::arg("strict") = false)
       .def("explain", &explain<&producer_facts, Producer>, py::kw_only(),

@@ -69,7 +69,10 @@ Attention attention_of(const py::array& q, const py::array& k, const Lengths& le
   }
   const std::span given(lengths.data(), static_cast<std::size_t>(lengths.size()));
   for (const std::int64_t length : given) {
-    if (length < 1) throw BadArgument("lengths: " + std::to_string(length) + " is below 1");
+    if (length < 1 || length > q.shape(1)) {
+      throw BadArgument("lengths: " + std::to_string(length) + " is not between 1 and the " +
+                        std::to_string(q.shape(1)) + " tokens of q");
+    }
   }
   return {given, q.shape(0), k.shape(0), q.shape(2), scale, causal};
 }

@@ -70,7 +70,8 @@ def inject_faults(
     """
     if min(kills, stops) < 0 or seconds <= 0:
         raise ValueError(
-            f"torture: kills={kills}, stops={stops} and seconds={seconds} must be at least 0"
+            f"torture: kills={kills} and stops={stops} must be at least 0, and seconds={seconds} "
+            "above 0"
         )
     found: dict[str, Any] = call(
         "inject_faults",

@@ -21,7 +21,11 @@ def add_parser(commands: Any) -> None:
     of_pool.add_argument("--bytes", type=int, nargs="+", metavar="N", help="item sizes")
     of_pool.add_argument("--seconds", type=float, default=0.5, help="time per figure")
     of_pool.add_argument(
-        "--prefault-bytes", type=int, default=4 << 30, metavar="N", help="bytes of the cold start"
+        "--prefault-bytes",
+        type=int,
+        default=4 << 30,
+        metavar="N",
+        help="bytes of the cold start of shm (default: 4 GiB)",
     )
     of_pool.add_argument(
         "--path",
@@ -32,7 +36,7 @@ def add_parser(commands: Any) -> None:
         "host of --connect",
     )
     of_pool.add_argument("--device", type=int, default=0, help="for pinned, vmm and ipc")
-    of_pool.add_argument("--rounds", type=int, help="rounds of tcp and ucx, 15 if not given")
+    of_pool.add_argument("--rounds", type=int, help="rounds of tcp and ucx (default: 15)")
     of_pool.add_argument("--ucx", default="", metavar="PATH", help="libucp.so.0 to use for ucx")
     sides = of_pool.add_mutually_exclusive_group()
     sides.add_argument(
@@ -53,17 +57,30 @@ def add_parser(commands: Any) -> None:
         "can read",
     )
     of_slab = _kind(kinds, "slab", "time to free a slab and take another", run_slab)
-    of_slab.add_argument("--rounds", type=int, default=20_000)
+    of_slab.add_argument("--rounds", type=int, default=20_000, help="slabs (default: 20000)")
     of_handoff = _kind(
         kinds, "handoff", "one-way latency of an item between two processes", run_handoff
     )
-    of_handoff.add_argument("--bytes", type=int, nargs="+", default=[64, 4 << 20], metavar="N")
-    of_handoff.add_argument("--rounds", type=int, default=20_000)
+    of_handoff.add_argument(
+        "--bytes",
+        type=int,
+        nargs="+",
+        default=[64, 4 << 20],
+        metavar="N",
+        help="item sizes (default: 64 and 4 MiB)",
+    )
+    of_handoff.add_argument(
+        "--rounds", type=int, default=20_000, help="items of each size (default: 20000)"
+    )
     of_ring = _kind(kinds, "ring", "descriptors per second, one by one and in runs", run_ring)
     of_ring.add_argument("--seconds", type=float, default=0.2, help="time per slice")
     of_torture = _kind(kinds, "torture", "kill and stop participants of a ring", run_torture)
-    of_torture.add_argument("--kills", type=int, default=1000)
-    of_torture.add_argument("--stops", type=int, default=20)
+    of_torture.add_argument(
+        "--kills", type=int, default=1000, help="SIGKILLs of participants (default: 1000)"
+    )
+    of_torture.add_argument(
+        "--stops", type=int, default=20, help="stops of one for a second (default: 20)"
+    )
     of_torture.add_argument("--seconds", type=float, default=600.0, help="time limit")
     of_torture.add_argument("--seed", type=int, default=1)
     of_torture.add_argument("--tight", action="store_true", help="one producer and one cell")
@@ -93,6 +110,12 @@ def _kind(kinds: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser
 
 
 def _measured(run: Callable[[argparse.Namespace], int], given: argparse.Namespace) -> int:
+    for name in ("bytes", "seconds", "rounds", "prefault_bytes"):
+        found = getattr(given, name, None)
+        for value in found if isinstance(found, list) else [found]:
+            if value is not None and not 0 < value < math.inf:
+                option = name.replace("_", "-")
+                raise ValueError(f"--{option} {value}: it must be greater than 0, and finite")
     with progress.bar("measuring", ticks=False):
         return run(given)
 
@@ -101,14 +124,6 @@ def run_pool(given: argparse.Namespace) -> int:
     from flowtrain.bench import device_pool, placements, pool
 
     path, seconds = given.path, given.seconds
-    for option, values in (
-        ("--bytes", given.bytes or [1]),
-        ("--seconds", [seconds]),
-        ("--rounds", [1 if given.rounds is None else given.rounds]),
-    ):
-        for value in values:
-            if not 0 < value < math.inf:
-                raise ValueError(f"{option} {value}: it must be greater than 0, and finite")
     if given.listen:
         command = f"flowtrain bench pool --path tcp --token {given.token} --connect"
         placements.listen(_endpoint("--listen", given.listen, given.token, 0), given.ucx, command)

@@ -24,7 +24,7 @@ def run(given: argparse.Namespace) -> int:
     for pool in list_pools():
         if pool.name not in removed:
             creator = f"process {pool.creator_pid}" if pool.creator_pid else _ANOTHER
-            print(f"kept {pool.name}: in use, created by {creator}")
+            print(f"kept {pool.name}: {pool.error or f'in use, created by {creator}'}")
     if not removed:
         print("no pools to remove")
     return 0
