@@ -207,6 +207,7 @@ class EventFile:
         self.attempt = attempt.number
         self._lock = threading.Lock()
         self._steps: list[int] = []
+        self._fd = -1
         self._map = mmap.mmap(-1, 8)
         self._words = memoryview(self._map).cast("Q")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -243,7 +244,8 @@ class EventFile:
         """Unmap the file, and cut it to its records."""
         with self._lock:
             self._unmap()
-            os.truncate(self._path, self._end)
+            os.ftruncate(self._fd, self._end)
+            os.close(self._fd)
             self._size = 0
 
     def _drop_before(self, start_ns: int) -> None:
@@ -252,6 +254,8 @@ class EventFile:
         old = (raw["attempt"] != self.attempt) | (raw["end_ns"] <= start_ns)
         dropped, kept = raw[old].copy(), raw[~old].copy()
         del raw  # The map cannot be closed while an array refers to it.
+        if not self._is_in_place():
+            return
         self._header.sums = sum_of(dropped, self._header.sums)
         self._unmap()
         self._write(kept)
@@ -259,27 +263,35 @@ class EventFile:
     def _write(self, records: Records) -> None:
         """Write the file anew, and map it."""
         part = self._path.with_suffix(".part")
-        with part.open("wb") as file:
+        with part.open("w+b") as file:
             file.write(self._header.to_bytes(len(records)))
             file.write(records.tobytes())
-        part.replace(self._path)
+            file.flush()
+            part.replace(self._path)
+            before, self._fd = self._fd, os.dup(file.fileno())
+        if before >= 0:
+            os.close(before)
         self._count = len(records)
         self._size = self._end = _START + records.nbytes
         self._grow()
 
     def _grow(self) -> None:
         self._unmap()
-        fd = os.open(self._path, os.O_RDWR)
         try:
             # A full disk is an error here, and not a fault in the mapped memory later.
-            os.posix_fallocate(fd, self._size, _GROW_BYTES)
+            os.posix_fallocate(self._fd, self._size, _GROW_BYTES)
             self._size += _GROW_BYTES
-            self._map = mmap.mmap(fd, self._size)
+            self._map = mmap.mmap(self._fd, self._size)
             self._words = memoryview(self._map).cast("Q")
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self._path)) from error
-        finally:
-            os.close(fd)
+
+    def _is_in_place(self) -> bool:
+        """Whether the path still is this file: a later attempt has put another one there."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), os.stat(self._path))
+        except FileNotFoundError:
+            return False
 
     def _unmap(self) -> None:
         self._words.release()

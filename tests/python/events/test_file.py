@@ -61,6 +61,28 @@ def test_a_killed_rank_loses_no_event(tmp_path: Path) -> None:
     assert [rank.label for rank in read_run(tmp_path)] == ["encoder.0"]
 
 
+def test_a_rank_of_an_earlier_attempt_leaves_the_file_of_the_next_alone(tmp_path: Path) -> None:
+    path = tmp_path / "rank.events"
+    before = opened(path, keep_steps=1)
+    put(before, 1)
+    after = opened(path, number=1)
+    put(after, 2)
+    # As a process that was stopped meanwhile: its file grows, drops old events, and is closed.
+    for value in range(1 << 15):
+        put(before, value)
+    for step in range(9):
+        before.step_ended(step)
+    before.close()
+    for value in range(1 << 15):
+        put(after, value)  # Were the file shorter by now, this would end the process.
+    after.close()
+    found = read_events(path)
+    assert found.records["step"][:2].tolist() == [1, 2]
+    assert numpy.array_equal(found.records["step"][2:], numpy.arange(1 << 15))
+    assert [attempt.number for attempt in found.attempts] == [0, 1]
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_sums_are_kept_of_what_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "rank.events"
     file = opened(path, keep_steps=3)

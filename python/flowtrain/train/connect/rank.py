@@ -42,7 +42,7 @@ from flowtrain.train.state import atomic
 from flowtrain.train.state.checkpoint_files import latest, read_meta
 from flowtrain.train.state.ending import COMPLETE, failed, record_end, record_start
 from flowtrain.train.state.job_file import write_job
-from flowtrain.train.state.logs import POOL
+from flowtrain.train.state.logs import EVALUATIONS, POOL, Log
 from flowtrain.train.state.module import ModuleState
 from flowtrain.train.state.resume import check_model
 from flowtrain.train.state.run_folder import open_run, write_edges
@@ -99,6 +99,7 @@ class LoopRank:
             if loop.rank != 0:
                 self.config = load(Path(found["run"]) / "config.yaml")
             config, resume = self.config, found["resume"]
+            self._log = Log(config.run / EVALUATIONS)
             job = Job(found["address"], found["nonce"])
             self._checkpoint = latest(config.run) if resume else None
             self._meta = None if self._checkpoint is None else read_meta(self._checkpoint)
@@ -317,7 +318,7 @@ class LoopRank:
             return
         self.evaluation = step, evaluation
         if self._hosts:
-            evaluation.write(self.config.run, step)
+            evaluation.write(self._log, step)
 
     def _planners(
         self, context: RankContext, reads: Mapping[str, SampleReads]

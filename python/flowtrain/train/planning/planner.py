@@ -16,7 +16,7 @@ from flowtrain.train.control.store import JobStore
 from flowtrain.train.planning.corrections import PlanCorrections
 from flowtrain.train.planning.plans import FIRST_NEED, plan_key
 from flowtrain.train.planning.texts import put_texts
-from flowtrain.train.state.logs import append
+from flowtrain.train.state.logs import Log
 
 PlannedStep = tuple[StepPlan, Mapping[int, CompactText]]
 """A plan, and the text of each of its samples."""
@@ -61,7 +61,7 @@ class Planner(threading.Thread):
         super().__init__(name="flowtrain-planner", daemon=True)
         self._source = source
         self._store = store
-        self._log = log
+        self._log = None if log is None else Log(log)
         self._need = need
         self._made = made
         self._activity = activity
@@ -148,8 +148,8 @@ class Planner(threading.Thread):
             text = plan.to_json()
             if self._log is not None:
                 if self._corrections is not None and (event := self._corrections.event(plan.step)):
-                    append(self._log, event.to_json())
-                append(self._log, text)
+                    self._log.append(event.to_json())
+                self._log.append(text)
             if self._opened is not None:
                 self._opened(plan)
             self._store.put_text(plan_key(plan.step), text)

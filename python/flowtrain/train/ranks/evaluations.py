@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -17,7 +16,7 @@ from flowtrain.train.planning.plans import PlanError
 from flowtrain.train.ranks.backbone import BackbonePart, StepSums
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.step import inference
-from flowtrain.train.state.logs import EVALUATIONS, append_values
+from flowtrain.train.state.logs import Log
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,11 +43,11 @@ class Evaluation:
     seconds: float
     answers: dict[int, list[int]]
 
-    def write(self, run: Path, step: int) -> None:
-        """Append a line to `eval.jsonl` of a run.
+    def write(self, log: Log, step: int) -> None:
+        """Append a line to `eval.jsonl`.
 
         Args:
-            run: Folder of the run.
+            log: The log.
             step: Step after which the model was evaluated.
         """
         values = {
@@ -60,7 +59,7 @@ class Evaluation:
             "dropped_samples": self.dropped,
             "truncated_samples": self.truncated,
         }
-        append_values(run / EVALUATIONS, values)
+        log.append_values(values)
 
 
 class Evaluations:

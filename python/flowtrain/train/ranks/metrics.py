@@ -16,7 +16,7 @@ from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.ranks.evaluations import Evaluation
 from flowtrain.train.ranks.trackers import Tracker
 from flowtrain.train.ranks.utilization import Utilization
-from flowtrain.train.state.logs import ANSWERS, METRICS, TIMING, append_values, json_values
+from flowtrain.train.state.logs import ANSWERS, EVALUATIONS, METRICS, TIMING, Log, json_values
 from flowtrain.train.state.optimizer import LearningRates
 
 
@@ -66,7 +66,7 @@ class Metrics:
         held_out: SampleReads | None = None,
         every: int = 50,
     ) -> None:
-        self._run = run
+        self._logs = {name: Log(run / name) for name in (METRICS, TIMING, EVALUATIONS, ANSWERS)}
         self._trackers = trackers
         self._held_out = held_out
         self._steps = steps
@@ -166,7 +166,7 @@ class Metrics:
         if result is None:
             self._print(f"{title}left out, as the run ends early\n")
             return
-        result.write(self._run, step)
+        result.write(self._logs[EVALUATIONS], step)
         for sample, ids in result.answers.items():
             assert self._held_out is not None
             read = self._held_out.submit("answer", sample, ids)
@@ -213,7 +213,7 @@ class Metrics:
         )
 
     def _write(self, log: str, **values: Any) -> None:
-        append_values(self._run / log, values)
+        self._logs[log].append_values(values)
 
 
 def _cache_counts(plan: StepPlan, timing: StepTiming) -> dict[str, int]:

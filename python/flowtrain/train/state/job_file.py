@@ -19,6 +19,7 @@ from flowtrain.config.checks import ConfigError
 from flowtrain.train.control.job import Job
 from flowtrain.train.state import atomic
 from flowtrain.train.state.ending import how_it_ended
+from flowtrain.train.state.files import RunFileError, read_object
 from flowtrain.train.state.run_folder import HOSTS
 from flowtrain_core import list_pools
 
@@ -129,11 +130,18 @@ def _check_not_ended(folder: Path, found: JobFile | None) -> None:
 
 
 def read_job(path: Path) -> JobFile | None:
-    """Contents of such a file; None if there is none."""
+    """Contents of such a file; None if there is none.
+
+    Raises:
+        RunFileError: The file is damaged.
+    """
+    way_out = "remove it, and start the run again with --resume, which writes it anew"
     try:
-        found = json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
+        found = read_object(path, ["address", "nonce", "resume"], way_out=way_out)
+    except RunFileError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
     return JobFile(
         job=Job(found["address"], found["nonce"]),
         pool_nonce=found.get("pool_nonce", 0),

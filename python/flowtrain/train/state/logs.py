@@ -11,6 +11,7 @@ from typing import Any
 
 from flowtrain.os_errors import cause_of
 from flowtrain.train.state.files import RunFileError
+from flowtrain.train.state.resume import FINGERPRINT
 
 METRICS = "metrics.jsonl"
 EVALUATIONS = "eval.jsonl"
@@ -37,26 +38,53 @@ def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def append(log: Path, line: str) -> None:
-    """Append a line to a log.
+class Log:
+    """Appends lines to a log, for one start of its run.
 
-    Raises:
-        OSError: The line cannot be written; the message names the log.
+    A process that was stopped meanwhile adds nothing to the log of a later start, which may be
+    training already.
+
+    Args:
+        path: The log.
     """
-    try:
-        with log.open("a") as file:
-            file.write(line + "\n")
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(log)) from error
 
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._written_at_start = path.parent / FINGERPRINT
+        self._start = self._last_start()
 
-def append_values(log: Path, values: Mapping[str, Any]) -> None:
-    """Append an object, with null for numbers that are not finite, to a log.
+    def append(self, line: str) -> None:
+        """Append a line.
 
-    Raises:
-        OSError: As `append`.
-    """
-    append(log, json.dumps(json_values(values), separators=(",", ":"), allow_nan=False))
+        Raises:
+            OSError: The line cannot be written; the message names the log.
+            RunFileError: The run was started again.
+        """
+        if self._last_start() != self._start:
+            raise RunFileError(
+                f"{self._path}: the run was started again, and this process is of the start before"
+            )
+        try:
+            with self._path.open("a") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
+
+    def append_values(self, values: Mapping[str, Any]) -> None:
+        """Append an object, with null for numbers that are not finite.
+
+        Raises:
+            OSError, RunFileError: As `append`.
+        """
+        self.append(json.dumps(json_values(values), separators=(",", ":"), allow_nan=False))
+
+    def _last_start(self) -> tuple[int, int] | None:
+        """What each start of the run changes."""
+        try:
+            found = self._written_at_start.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
