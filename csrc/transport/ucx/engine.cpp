@@ -144,6 +144,8 @@ std::map<std::string, std::string> ucx_settings(const std::string& host,
   // Of UCX's own 8 and 64 KiB, large payloads over TCP are a third slower.
   settings.try_emplace("TCP_TX_SEG_SIZE", "256k");
   settings.try_emplace("TCP_RX_SEG_SIZE", "256k");
+  // Otherwise a connection that a firewall drops blocks the thread of the transport for minutes.
+  settings.try_emplace("TCP_CONN_NB", "y");
   // Puts over TCP are not checked.
   settings.insert_or_assign("TCP_PUT_ENABLE", std::string("n"));
   return settings;

@@ -95,7 +95,12 @@ std::unique_ptr<Library> find(const Search& search) {
       throw UcxError("UCX " + search.path + ": this process has opened " + *mapped +
                      ", and two copies cannot be used; name that one, or none");
     }
-    if (auto found = finder.try_open(search.path, "the copy that was named")) return found;
+    std::error_code none;
+    // dlopen does not look into the current folder for a name without a slash.
+    const bool is_here = std::filesystem::exists(search.path, none);
+    const std::string path =
+        is_here ? std::filesystem::absolute(search.path, none).string() : search.path;
+    if (auto found = finder.try_open(path, "the copy that was named")) return found;
     throw UcxError("UCX " + search.path + " cannot be used: " + finder.reasons());
   }
   // A second copy beside one that is mapped would be bound to the symbols of the first.
