@@ -38,14 +38,18 @@ class PoolConfig:
 
     def __post_init__(self) -> None:
         require(
-            self.slab_bytes >= 4096,
-            f"pool.slab_bytes={self.slab_bytes}: it must be at least 4096",
+            4096 <= self.slab_bytes <= 1 << 30,
+            f"pool.slab_bytes={self.slab_bytes}: it must be 4096 to {1 << 30}",
         )
         require(
             1 <= self.scale < math.inf,
             f"pool.scale={self.scale}: it must be at least 1, and finite",
         )
         positive(pool__max_cells=self.max_cells)
+        require(
+            self.max_cells <= 1 << 24,
+            f"pool.max_cells={self.max_cells}: it must be at most {1 << 24}",
+        )
         if self.bytes is not None:
             positive(pool__bytes=self.bytes)
             slabs = self.bytes // self.slab_bytes

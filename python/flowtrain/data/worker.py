@@ -44,7 +44,7 @@ class Worker:
             call.is_running = True
             try:
                 answer: Answer = self.call(call.method, call.arguments), None
-            except Exception as error:
+            except BaseException as error:  # It would end the thread, and not the call.
                 answer = None, error
             yield [(call, answer)]
 

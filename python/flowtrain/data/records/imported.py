@@ -48,7 +48,7 @@ class ImportedDataset(Records):
     def _read(self, sample: int) -> Any:
         try:
             record = self._samples[sample]
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise DataError(
                 f"{self.where(sample)}: __getitem__({sample}) raised {type(error).__name__}: "
                 f"{error}; correct the data set"
@@ -80,7 +80,7 @@ def make_dataset(spec: str) -> Any:
     made = _function(spec)
     try:
         samples = made()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DataError(
             f"data.dataset={spec}: the function raised {type(error).__name__}: {error}; it is "
             "called without arguments, and must return a data set"
@@ -118,7 +118,7 @@ def _is_map_style(samples: Any) -> bool:
 def _length(samples: Any, spec: str) -> int:
     try:
         length = len(samples)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DataError(
             f"data.dataset={spec}: __len__ raised {type(error).__name__}: {error}; it must return "
             "the number of samples"
@@ -133,7 +133,7 @@ def _function(spec: str) -> Callable[[], Any]:
     try:
         function: Callable[[], Any] = getattr(importlib.import_module(module), name)
     # A module may raise anything when it is imported.
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"data.dataset={spec}: {type(error).__name__}: {error}; write package.module:make, "
             "where Python can import the module (install it, or add its folder to PYTHONPATH)"

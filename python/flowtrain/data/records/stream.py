@@ -157,7 +157,7 @@ class Stream:
             yield
         except DataError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise DataError(
                 f"{self._where()}: the data set raised {type(error).__name__}: {error}; correct "
                 "the cause and continue with --resume"

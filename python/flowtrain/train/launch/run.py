@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ from flowtrain.train.state.corrections import check_corrections
 from flowtrain.train.state.ending import recorded_end
 from flowtrain.train.state.final import FINAL, write_final
 from flowtrain.train.state.job_file import write_job
-from flowtrain.train.state.run_folder import open_run
+from flowtrain.train.state.run_folder import CONFIG, open_run
 from flowtrain.train.state.trained import Trained
 
 SUMMARY = "summary.json"
@@ -148,7 +149,11 @@ def _train(
         check_stored(config.model.path, family, in_parts=shardings != {"replicated"})
     check_sharding(config)
     check_offload(config)
-    with open_run(config, resume=resume) as trained, recorded_end(config.run):
+    with (
+        ExitStack() as after,
+        open_run(config, resume=resume) as trained,
+        recorded_end(config.run),
+    ):
         write_choice(config.run, choice=choice, plan=plan)
         given_up = None
         if trained < config.train.steps:
@@ -163,6 +168,7 @@ def _train(
             stop.allowed = True
             try:
                 if listening is not None:
+                    after.callback(host.close_gateway)
                     host.listen(listening, config.run.absolute())
                 run_ranks(config, host, resume=resume)
                 given_up = host.given_up
@@ -180,10 +186,17 @@ def _train(
                 file=sys.stderr,
             )
         checkpoint = latest(config.run)
+        written = shlex.quote(str(config.run / CONFIG))
+        # The command that ended may have no --resume, such as the demo.
+        again = f"`flowtrain train {written} --resume`"
+        if run_ranks is not run_local_ranks:
+            again = f"`flowtrain host {written} --resume` and the ranks' own commands"
         if given_up is not None:
-            raise _without_encoders(config, checkpoint, given_up)
+            raise _without_encoders(config, checkpoint, given_up, again)
+        if listening is not None:
+            again = "the same commands on all hosts, and --resume for `flowtrain host ... --listen`"
         if stop.made:
-            _end_early(config, checkpoint, stop.made, has_peers=listening is not None)
+            _end_early(config, checkpoint, stop.made, again)
         assert checkpoint is not None
         if (done := read_meta(checkpoint).step + 1) != config.train.steps:
             raise RunFailed(
@@ -208,27 +221,24 @@ def _train(
     return summary
 
 
-def _without_encoders(config: RunConfig, checkpoint: Path | None, reason: str) -> RunFailed:
+def _without_encoders(
+    config: RunConfig, checkpoint: Path | None, reason: str, again: str
+) -> RunFailed:
     """The error of a run that had to end as nothing was encoded any more."""
     done = read_meta(checkpoint).step + 1 if checkpoint is not None else 0
-    written = shlex.quote(str(config.run / "config.yaml"))
     saved = "which are saved" if done else "so that there is nothing to save"
     return RunFailed(
         f"run={config.run}: {reason}: it ended after {done} of {config.train.steps} steps, "
-        f"{saved}; go on with `flowtrain train {written} --resume`, which starts encoder ranks"
+        f"{saved}; go on with {again}, with encoder ranks"
     )
 
 
-def _end_early(config: RunConfig, checkpoint: Path | None, number: int, *, has_peers: bool) -> None:
+def _end_early(config: RunConfig, checkpoint: Path | None, number: int, again: str) -> None:
     """End the process after a request to stop, unless the run was complete already."""
     done = read_meta(checkpoint).step + 1 if checkpoint is not None else 0
     if done == config.train.steps:
         return
     saved = ", which are saved" if done else ""
-    # The command that was stopped may have no --resume, such as the demo.
-    again = f"`flowtrain train {shlex.quote(str(config.run / 'config.yaml'))} --resume`"
-    if has_peers:
-        again = "the same commands on all hosts, and --resume for `flowtrain host ... --listen`"
     end(
         number,
         f"run={config.run}: stopped by {signal.Signals(number).name} after {done} of "
