@@ -15,7 +15,7 @@ __version__: str
 cuda_built: bool
 
 class FlowTrainError(Exception):
-    """Base of every error that FlowTrain raises for a cause outside its code: docs/errors.md."""
+    """Base of the errors of docs/errors.md; bad arguments may be a plain ValueError or TypeError."""
 
 class CudaError(FlowTrainError, RuntimeError):
     """A call of the CUDA driver failed; the message names the call, its object and the result."""
@@ -430,8 +430,9 @@ class Lease:
     `stream.cuda_stream` or CuPy's `stream.ptr`; -1 is the host.
 
     Publish it once, after its views are deleted: the slab is then the reader's. `abort` or garbage
-    collection frees it unpublished. Views of views count. `torch.asarray(lease)` is one row of
-    float32 whatever the lease is: use `torch.from_dlpack(lease)`.
+    collection frees it unpublished. Views of views count. `torch.asarray(lease)` ignores dtype and
+    shape: it reads the bytes as one row of float32. It raises an error for an empty lease, for
+    bytes that are no multiple of 4, and for bfloat16. Use `torch.from_dlpack(lease)`.
     """
 
     @property

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib
 import re
 from pathlib import Path
+
+import pytest
+
+from flowtrain_core import FlowTrainError
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "errors.md"
@@ -49,3 +54,12 @@ def test_every_error_is_a_flowtrain_error_and_the_page_has_its_bases() -> None:
         if name in family and "FlowTrainError" not in bases and not family.keys() & set(bases)
     ]
     assert loners == []
+
+
+def test_every_error_is_imported_from_the_module_that_its_row_names() -> None:
+    for package in ("torch", "transformers"):
+        pytest.importorskip(package)
+    rows = re.findall(r"^\| `(\w+)` \| `\w+` \| `([\w.]+)` \|", PAGE.read_text(), re.MULTILINE)
+    assert {name for name, _ in rows} == errors().keys() - INTERNAL - {"FlowTrainError"}
+    for name, module in rows:
+        assert issubclass(getattr(importlib.import_module(module), name), FlowTrainError)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from flowtrain import progress
 from flowtrain.bench.conditions import conditions
+from flowtrain.bench.memory import check_sizes
 from flowtrain_core import Consumer, Item, Lease, Pool, Producer, cuda
 
 SIZES = (64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20)
@@ -48,6 +49,7 @@ def run(
         device no host waits for a copy: it is timed from the first item until the last one is read.
 
     Raises:
+        ValueError: A size is too large for the device.
         RuntimeError: There is no such device.
         MemoryUnreachable: Its memory cannot be shared so.
     """
@@ -59,6 +61,7 @@ def run(
             f"flowtrain bench pool --device {device}: there are {len(devices)}, counted from 0"
         )
     facts = devices[device]
+    check_sizes(sizes, 2, facts.memory_bytes)  # A source and a target.
     for item_bytes in progress.over(f"items by {path}", sizes):
         row: dict[str, Any] = {"bench": "pool", "path": path, "item_bytes": item_bytes}
         row |= one_process(path, item_bytes, seconds, device)

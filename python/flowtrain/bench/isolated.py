@@ -16,6 +16,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from pathlib import Path
 from typing import Any
 
+from flowtrain_core import Pool
+
 _FUNCTION = """
 import json, sys
 from flowtrain.parent import end_with
@@ -29,6 +31,8 @@ try:
 except Exception as error:
     sys.exit(f"{type(error).__name__}: {error}")
 """
+# Names of the functions' pools, before the number of the process.
+_POOLS = ("bench-slab", "bench-idle", "measure")
 _EXEC = """
 import os, sys
 from flowtrain.parent import end_with
@@ -98,11 +102,14 @@ async def _python(
     try:
         yield process
     finally:
-        if process.returncode is None:
+        if killed := process.returncode is None:
             with suppress(ProcessLookupError):
                 # `Process.kill` would take the exit code that asyncio waits for.
                 os.kill(process.pid, signal.SIGKILL)
-        await process.communicate()
+        await process.communicate()  # Also waits for its children, which write to the same pipes.
+        if killed:
+            for name in _POOLS:
+                Pool.unlink(f"{name}-{process.pid}")
 
 
 async def _last_line(process: Process, function: str) -> bytes:

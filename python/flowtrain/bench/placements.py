@@ -7,7 +7,7 @@ import math
 import secrets
 import socket
 import statistics
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ from flowtrain.bench import ucx_copy
 from flowtrain.bench.conditions import conditions
 from flowtrain.bench.isolated import call_async
 from flowtrain.bench.listener import listening
+from flowtrain.bench.memory import check_sizes
 from flowtrain.bench.peer import Endpoint, Peer, connected
 from flowtrain.bench.ucx_copy import UcxCopy
 from flowtrain.hosts.ucx import copies_in_packages
@@ -28,6 +29,7 @@ ROUNDS = 15
 _MIB = 1 << 20
 # Payloads under way, and their bytes at most.
 _WINDOW, _WINDOW_BYTES = 8, 64 << 20
+_MIN_WINDOW = 2
 _LOOPBACK = "127.0.0.1"
 
 Path = Literal["tcp", "ucx"]
@@ -80,9 +82,12 @@ def run(
         often the receiver has registered memory.
 
     Raises:
+        ValueError: A size is too large for the available memory.
         HostError: The peer cannot be reached, refuses this process, or is lost.
         RuntimeError: UCX is not found or not the same on both hosts, or a measurement failed.
     """
+    # Both arrays of a copy; or a payload, and the window of the peer if that is this host, too.
+    check_sizes(sizes, 1 + _MIN_WINDOW if to is None else 2)
     rows = _rows(path, sizes, seconds, rounds, ucx, to)
 
     async def next_row() -> dict[str, Any] | None:
@@ -90,7 +95,12 @@ def run(
 
     with asyncio.Runner() as runner:
         while (row := runner.run(next_row())) is not None:
-            yield row
+            try:
+                yield row
+            except GeneratorExit:
+                # Before the runner, which would close it and the generators it awaits all at once.
+                runner.run(rows.aclose())
+                raise
 
 
 async def _rows(
@@ -100,7 +110,7 @@ async def _rows(
     rounds: int,
     ucx: str,
     to: Endpoint | None,
-) -> AsyncIterator[dict[str, Any]]:
+) -> AsyncGenerator[dict[str, Any]]:
     async with AsyncExitStack() as stack:
         if to is None:
             own = Endpoint(host=_LOOPBACK, port=0, token=secrets.token_bytes())
@@ -160,7 +170,7 @@ class _Rounds:
         self._seconds = seconds
         self._library = {"library": ucx, "others": copies_in_packages()}
         self._perftest = copies if copies and all(each.perftest for each in copies) else None
-        self._window = max(2, min(_WINDOW, _WINDOW_BYTES // item_bytes))
+        self._window = max(_MIN_WINDOW, min(_WINDOW, _WINDOW_BYTES // item_bytes))
         self._rates: dict[str, list[float]] = {}
         self._latencies: dict[str, list[float]] = {}
 

@@ -13,6 +13,7 @@ import numpy
 
 from flowtrain import progress
 from flowtrain.bench.conditions import conditions, pinned
+from flowtrain.bench.memory import check_sizes
 from flowtrain_core import Consumer, Pool, Producer, _bench
 
 SIZES = (64 << 10, 1 << 20, 16 << 20, 64 << 20)
@@ -38,7 +39,11 @@ def run(
         warm, in turn; `memcpy` copies between private arrays, as the baseline); and `flow` (one
         process writes while another reads). `vs_memcpy` is `write` over `memcpy` at the median.
         Last the time of a cold start.
+
+    Raises:
+        ValueError: A size is too large for the available memory.
     """
+    check_sizes(sizes, _SLABS + 2)  # The slabs, a source and a target.
     ratios: dict[int, float] = {}
     for item_bytes in progress.over("bandwidth of items", sizes):
         with pinned() as core:

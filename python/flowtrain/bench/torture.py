@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, get_args
 
 import numpy
@@ -65,14 +66,14 @@ def inject_faults(
         nothing was committed.
 
     Raises:
-        ValueError: A number is negative, or `without` is no part.
+        ValueError: A number is out of range, or `without` is no part.
         RuntimeError: The process of the run failed.
     """
-    if min(kills, stops) < 0 or seconds <= 0:
-        raise ValueError(
-            f"torture: kills={kills} and stops={stops} must be at least 0, and seconds={seconds} "
-            "above 0"
-        )
+    for name, value, bits in (("kills", kills, 32), ("stops", stops, 32), ("seed", seed, 64)):
+        if not 0 <= value < 1 << bits:
+            raise ValueError(f"--{name} {value}: it must be from 0 to {(1 << bits) - 1}")
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"--seconds {seconds}: it must be greater than 0, and finite")
     found: dict[str, Any] = call(
         "inject_faults",
         kills=kills,

@@ -13,31 +13,38 @@ from typing import Any
 from flowtrain import progress
 from flowtrain.bench.train.options import add_options
 
+# Paths of `bench pool` that use an option. The transport of tcp needs no library, but one set of
+# options serves both paths to a host.
+_PATHS_OF = {
+    "prefault_bytes": ("shm",),
+    "device": ("pinned", "vmm", "ipc"),
+    "rounds": ("tcp", "ucx"),
+    "ucx": ("tcp", "ucx"),
+}
+
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("bench", help=__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
     of_pool = _kind(kinds, "pool", "GB/s of writes, reads, and a flow of both", run_pool)
     of_pool.add_argument("--bytes", type=int, nargs="+", metavar="N", help="item sizes")
-    of_pool.add_argument("--seconds", type=float, default=0.5, help="time per figure")
+    of_pool.add_argument("--seconds", type=float, help="time per figure (default: 0.5)")
     of_pool.add_argument(
         "--prefault-bytes",
         type=int,
-        default=4 << 30,
         metavar="N",
         help="bytes of the cold start of shm (default: 4 GiB)",
     )
     of_pool.add_argument(
         "--path",
         choices=("shm", "pinned", "vmm", "ipc", "tcp", "ucx"),
-        default="shm",
-        help="shared memory; slabs that a CUDA device copies to and from, page-locked in the host "
-        "or its own by either way to share it; or a path between hosts, over loopback or to the "
-        "host of --connect",
+        help="shared memory (the default); slabs that a CUDA device copies to and from, "
+        "page-locked in the host or its own by either way to share it; or a path between hosts, "
+        "over loopback or to the host of --connect",
     )
-    of_pool.add_argument("--device", type=int, default=0, help="for pinned, vmm and ipc")
+    of_pool.add_argument("--device", type=int, help="for pinned, vmm and ipc (default: 0)")
     of_pool.add_argument("--rounds", type=int, help="rounds of tcp and ucx (default: 15)")
-    of_pool.add_argument("--ucx", default="", metavar="PATH", help="libucp.so.0 to use for ucx")
+    of_pool.add_argument("--ucx", metavar="PATH", help="libucp.so.0 to use for ucx")
     sides = of_pool.add_mutually_exclusive_group()
     sides.add_argument(
         "--listen",
@@ -123,22 +130,48 @@ def _measured(run: Callable[[argparse.Namespace], int], given: argparse.Namespac
 def run_pool(given: argparse.Namespace) -> int:
     from flowtrain.bench import device_pool, placements, pool
 
-    path, seconds = given.path, given.seconds
-    if given.listen:
-        command = f"flowtrain bench pool --path tcp --token {given.token} --connect"
-        placements.listen(_endpoint("--listen", given.listen, given.token, 0), given.ucx, command)
-        return 0
+    path: Any = given.path or "shm"
+    seconds, ucx = given.seconds or 0.5, given.ucx or ""
     if given.connect and path not in ("tcp", "ucx"):
         raise ValueError("--connect measures a path between hosts; give --path tcp or ucx")
+    _refuse_unused(given, path)
+    if given.listen:
+        command = f"flowtrain bench pool --path tcp --token {given.token} --connect"
+        placements.listen(_endpoint("--listen", given.listen, given.token, 0), ucx, command)
+        return 0
     if path == "shm":
-        rows = pool.run(tuple(given.bytes or pool.SIZES), seconds, given.prefault_bytes)
+        prefault_bytes = given.prefault_bytes or pool.PREFAULT_BYTES
+        rows = pool.run(tuple(given.bytes or pool.SIZES), seconds, prefault_bytes)
     elif path in ("tcp", "ucx"):
         sizes, rounds = given.bytes or placements.SIZES, given.rounds or placements.ROUNDS
         to = _endpoint("--connect", given.connect, given.token) if given.connect else None
-        rows = placements.run(path, sizes, seconds, rounds, given.ucx, to)
+        rows = placements.run(path, sizes, seconds, rounds, ucx, to)
     else:
-        rows = device_pool.run(path, given.bytes or device_pool.SIZES, seconds, given.device)
+        rows = device_pool.run(path, given.bytes or device_pool.SIZES, seconds, given.device or 0)
     return _show(rows, given.json)
+
+
+def _refuse_unused(given: argparse.Namespace, path: str) -> None:
+    """Refuse an option of `bench pool` that has no effect with the others.
+
+    Raises:
+        ValueError: There is one.
+    """
+    unused: dict[str, str] = {}
+    if given.listen:
+        use = "--listen"
+        for name in ("path", "bytes", "seconds", "prefault_bytes", "device", "rounds"):
+            unused[name] = "the other host, with --connect, chooses what is measured; leave it out"
+    else:
+        use = f"--path {path}"
+        for name, paths in _PATHS_OF.items():
+            if path not in paths:
+                unused[name] = f"leave it out, or give --path {' or '.join(paths)}"
+        if not given.connect:
+            unused["token"] = "leave it out, or give --listen or --connect"
+    for name, way_out in unused.items():
+        if getattr(given, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} has no effect with {use}; {way_out}")
 
 
 def _endpoint(option: str, text: str, token: Path | None, port: int | None = None) -> Any:

@@ -13,7 +13,7 @@ from flowtrain_core.packing.interface import Objective
 
 
 class PackingError(FlowTrainError, ValueError):
-    """A sample cannot be packed. The message names the sample and the limit."""
+    """Samples cannot be packed as asked; the message names the sample or the argument."""
 
 
 def fewest_slots(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import tempfile
@@ -11,12 +12,13 @@ import pytest
 from core.conftest import spawn
 from core.processes import Spawn
 
-from flowtrain.bench.isolated import call
+from flowtrain.bench import placements
+from flowtrain.bench.isolated import call, call_async
 from flowtrain.bench.placements import median_interval
 from flowtrain.bench.pool import cold_start
 from flowtrain.bench.ring import RUN, Slice, comparable, hand_off
 from flowtrain.cli.main import main
-from flowtrain_core import _bench
+from flowtrain_core import _bench, list_pools
 
 __all__ = ["spawn"]
 
@@ -56,6 +58,34 @@ def test_payloads_over_tcp_are_compared_with_a_bare_pair(
         found[0]["latency_us"] - found[0]["pair_latency_us"], abs=0.01
     )
     assert last["registrations"] == 0
+
+
+def test_a_measure_that_is_left_early_closes_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    measuring = placements.run("tcp", (8, 64), seconds=0.01, rounds=1)
+    next(measuring)
+    measuring.close()  # type: ignore[attr-defined]
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--rounds 3", "--rounds has no effect with --path shm"),
+        ("--path vmm --ucx /lib", "--ucx has no effect with --path vmm"),
+        ("--path tcp --device 0", "--device has no effect with --path tcp"),
+        ("--path ucx --prefault-bytes 1", "--prefault-bytes has no effect with --path ucx"),
+        ("--path tcp --token file", "--token has no effect with --path tcp"),
+        ("--listen localhost --bytes 8", "--bytes has no effect with --listen"),
+        ("--bytes 8 99999999999999999999", "--bytes 99999999999999999999: 6 buffers"),
+        ("--path tcp --bytes 1000000000000000", "--bytes 1000000000000000: 3 buffers"),
+    ],
+)
+def test_options_that_cannot_be_followed_are_refused(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "pool", *words.split()]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and said in error
 
 
 def test_a_receiver_without_descriptors_ends(spawn: Spawn) -> None:
@@ -135,6 +165,20 @@ def test_pools_are_made_in_the_chosen_folder_and_errors_keep_their_classes(
         monkeypatch.setenv("FLOWTRAIN_POOL_DIR", folder)
         with pytest.raises(RuntimeError, match="a file or link; remove it; PoolCorrupt: idle pool"):
             call("idle_cpu_percent", seconds=0.0)
+
+
+def test_a_measure_that_is_cancelled_leaves_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def cancel_one() -> None:
+        measuring = asyncio.create_task(call_async("idle_cpu_percent", seconds=60.0))
+        while not list_pools():
+            await asyncio.sleep(0.01)
+        measuring.cancel()
+        await asyncio.wait({measuring})
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        monkeypatch.setenv("FLOWTRAIN_POOL_DIR", folder)
+        asyncio.run(cancel_one())
+        assert list_pools() == []
 
 
 def test_only_slices_with_equal_ping_pongs_are_compared() -> None:

@@ -48,6 +48,11 @@ def test_a_ring_without_any_one_part_shows_faults(without: Without) -> None:
     assert any(faults(found) for found in runs)
 
 
+def test_a_seed_out_of_range_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "torture", "--seed", "-1"]) == 2
+    assert "--seed -1: it must be from 0 to 18446744073709551615" in capsys.readouterr().err
+
+
 def test_an_unknown_part_is_named() -> None:
     with pytest.raises(
         ValueError, match="without='takings' must be publishing, taking, re-check or"
