@@ -1,12 +1,15 @@
 // UCX over TCP: what every transport must do, with eager and with announced payloads, and what UCX
 // alone could do. Skipped if there is no UCX; FLOWTRAIN_TEST_UCX names a copy.
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <list>
 
 #include "transport/conformance.hpp"
 #include "transport/deaths.hpp"
@@ -233,6 +236,50 @@ std::vector<std::string> listening() {
   return found;
 }
 
+/// A socket that listens where another did, and has no room for connections. The kernel drops what
+/// asks for one, as a firewall may.
+class Full {
+ public:
+  explicit Full(const std::string& address)
+      : listening_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const auto port = static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
+    const sockaddr_in at{AF_INET, ::htons(port), {::htonl(INADDR_LOOPBACK)}, {}};
+    const int reuse = 1;
+    CHECK(::setsockopt(listening_.get(), SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse)) == 0);
+    CHECK(::bind(listening_.get(), reinterpret_cast<const sockaddr*>(&at), sizeof(at)) == 0);
+    CHECK(::listen(listening_.get(), 0) == 0);
+    for (int i = 0; i < 4; ++i) waiting_.push_back(connect_to("127.0.0.1:" + std::to_string(port)));
+  }
+
+ private:
+  os::Fd listening_;
+  std::vector<os::Fd> waiting_;
+};
+
+void a_connection_that_nobody_answers_does_not_block() {
+  std::string peer;
+  std::vector<std::string> addresses;
+  {
+    const auto before = listening();
+    RawUcx owner(library(), RawUcx::kAm);
+    const auto ignore = [](void*, const void*, std::size_t, void*, std::size_t,
+                           const ucx::AmRecvParam*) -> ucx::Status { return ucx::kOk; };
+    const ucx::Worker worker(library(), owner.context, ignore, nullptr, "raw owner");
+    peer = ucx::peer_text("127.0.0.1", worker.address());
+    addresses = listening();
+    std::erase_if(addresses, [&](const auto& each) { return std::ranges::count(before, each); });
+  }
+  CHECK(!addresses.empty());
+  std::list<Full> full;
+  for (const std::string& address : addresses) full.emplace_back(address);
+  Host host(kEager);
+  host.transport->limit_connect(500'000'000);
+  const auto link = host.transport->connect(peer, session_of(7));
+  const Deadline deadline = Deadline::in(30);
+  while (link->error().empty() && !deadline.passed()) host.transport->wait(Deadline::in(0.01));
+  CHECK(link->error().find("within 0.5 s") != std::string::npos);
+}
+
 /// The ports of UCX are open to anything that speaks TCP.
 void bytes_that_are_not_of_ucx_do_no_harm() {
   Attacked attacked(kEager);
@@ -297,6 +344,7 @@ int main(int count, char** arguments) {
   a_link_that_a_child_inherited_has_no_events_after_its_end();
   an_acknowledgement_without_a_welcome_ends_the_link();
   a_peer_that_does_not_welcome_is_an_error_of_the_link();
+  a_connection_that_nobody_answers_does_not_block();
   // A UCX that is built with assertions, such as Debian's, ends the process instead.
   if (std::getenv("FLOWTRAIN_TEST_UCX") != nullptr) bytes_that_are_not_of_ucx_do_no_harm();
   what_cannot_be_opened_says_why();
