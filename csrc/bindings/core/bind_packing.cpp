@@ -99,14 +99,20 @@ std::int64_t bound(const Ints& tokens, const Ints& cost, std::uint32_t ranks,
                    const std::string& objective, std::uint32_t stages, bool thorough) {
   const Samples samples{span_of(tokens, "tokens"), span_of(cost, "cost")};
   const Grid grid = grid_of(ranks, microbatches, max_tokens, stages);
+  const Objective which = objective_of(objective);
   packing::check(samples, grid);
-  return packing::bound(samples, grid, objective_of(objective), thorough);
+  const WithoutGil release;
+  return packing::bound(samples, grid, which, thorough);
 }
 
 py::tuple search_bins(const Ints& tokens, std::uint32_t bins, std::int64_t max_tokens) {
   const auto lengths = span_of(tokens, "tokens");
   packing::check({lengths, lengths}, {bins, 1, max_tokens});
-  const packing::Search found = packing::search_bins(lengths, bins, max_tokens);
+  packing::Search found;
+  {
+    const WithoutGil release;
+    found = packing::search_bins(lengths, bins, max_tokens);
+  }
   return py::make_tuple(found.impossible, found.tries);
 }
 
@@ -163,7 +169,12 @@ py::array_t<std::int32_t> balance_two(const Ints& tokens, const Ints& cost,
   if (packing::sum(samples.cost) > packing::kMaxSum - packing::sum(encoder)) {
     throw BadArgument("cost and encoder_cost: together they exceed 2^62; give a larger unit");
   }
-  return bins_of(packing::balance_two(samples, encoder, grid, rounds, work));
+  std::vector<std::uint32_t> found;
+  {
+    const WithoutGil release;
+    found = packing::balance_two(samples, encoder, grid, rounds, work);
+  }
+  return bins_of(found);
 }
 
 }  // namespace
