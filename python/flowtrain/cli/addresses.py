@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 from flowtrain.config.checks import ConfigError
 
 
@@ -22,3 +24,11 @@ def host_and_port(option: str, text: str, *, port: int | None = None) -> tuple[s
     if not host or not given.isdecimal() or int(given) > 65535:
         raise ConfigError(f"{option} {text}: write it as 10.0.0.1:4711")
     return host.strip("[]"), int(given)
+
+
+def is_unspecified(host: str) -> bool:
+    """Whether it is the address of all network interfaces, such as 0.0.0.0 or ::."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 import socket
 from pathlib import Path
 from typing import Any
 
+from flowtrain.cli.addresses import is_unspecified
 from flowtrain.cli.train import add_config_options, run_config
 
 _HELP = "host a run whose ranks you start, on this host and on others"
@@ -77,6 +79,13 @@ def run(given: argparse.Namespace) -> int:
     )
     # The folder of a run that has just been started may not be there yet.
     is_missing = not given.config.exists() and given.config.suffix not in (".yaml", ".yml")
+    if given.join and given.config.is_file():
+        from flowtrain.config import load
+
+        folder = load(given.config, given.overrides).run
+        raise ConfigError(
+            f"--join {given.join}: give the folder of the run, {folder}, in place of {given.config}"
+        )
     is_folder = given.join is not None or given.config.is_dir() or is_missing
     if is_folder and not (given.listen or given.join):
         raise ConfigError(
@@ -94,12 +103,12 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _host(given: argparse.Namespace) -> int:
+    at = _endpoint(given) if given.listen else None  # Before PyTorch is loaded.
     from flowtrain.train.launch.external import run_external_ranks
     from flowtrain.train.launch.host import Listening
 
     listening = None
-    if given.listen:
-        at = _endpoint(given)
+    if at is not None:
 
         def command(folder: Path) -> list[str]:
             options = ("listen", "token", "name", "interface", "path", "ucx", "timeout")
@@ -129,6 +138,10 @@ def _endpoint(given: argparse.Namespace) -> Any:
     name = given.name or socket.gethostname()
     if _NAME.fullmatch(name) is None:
         raise ConfigError(f"--name {name}: a name has letters, digits, '.', '_' and '-'")
+    if given.listen:
+        _check_listen(host, port, given.interface)
+    if given.interface:
+        _check_address("--interface", given.interface, 0)
     return Endpoint(
         name=name,
         host=host,
@@ -138,6 +151,32 @@ def _endpoint(given: argparse.Namespace) -> Any:
         path=given.path,
         ucx=given.ucx,
     )
+
+
+def _check_listen(host: str, port: int, interface: str | None) -> None:
+    """Check where to listen before anything is started."""
+    from flowtrain.config import ConfigError
+
+    if interface is None and is_unspecified(host):
+        raise ConfigError(
+            f"--listen {host}:{port}: it is no address at which other hosts reach payloads; listen "
+            "at the address of one network interface, or give that one with --interface"
+        )
+    _check_address("--listen", host, port)
+
+
+def _check_address(option: str, host: str, port: int) -> None:
+    from flowtrain.config import ConfigError
+    from flowtrain.hosts.connect import check_listen
+
+    try:
+        check_listen(host, port)
+    except OSError as error:
+        at, free = (f":{port}", ", and a port that is free, or 0 for any") if port else ("", "")
+        why = os.strerror(error.errno) if error.errno else error
+        raise ConfigError(
+            f"{option} {host}{at}: {why}; give an address of this host{free}"
+        ) from error
 
 
 def _address_towards(host: str, port: int) -> str:

@@ -8,7 +8,7 @@ import hmac
 import json
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -24,6 +24,10 @@ MAX_QUEUED_BYTES = 1 << 20
 _MAC_BYTES = 32
 # Keys of the last message of a peer that closes the connection: why, and whether for good.
 _LEAVES, _FOR_GOOD = "leaves", "for_good"
+# Of a long text, the bytes in one message are at most twice its characters.
+_PIECE = MAX_BYTES // 4
+_LEFT = "left"  # Key of the number of its messages that follow.
+MAX_TEXT = 1 << 26
 _MAX_REASON = 4096
 _FLUSH_S = 0.5
 _ENDED = "its process has ended"
@@ -77,6 +81,24 @@ class Control:
             return
         self._write(message)
 
+    async def send_text(self, key: str, text: str) -> None:
+        """Send a text of ASCII characters in as many messages as it needs.
+
+        Args:
+            key: Of the messages.
+            text: At most MAX_TEXT characters.
+
+        Raises:
+            ValueError: It is longer.
+            OSError: The connection has ended.
+        """
+        if len(text) > MAX_TEXT:
+            raise ValueError(f"its {key} has {len(text)} characters; at most {MAX_TEXT}")
+        pieces = [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
+        for left, piece in zip(reversed(range(len(pieces))), pieces, strict=True):
+            self.send({key: piece, _LEFT: left})
+            await self._writer.drain()
+
     def _write(self, message: dict[str, Any]) -> None:
         body = json.dumps(message).encode()
         if len(body) > MAX_BYTES - _MAC_BYTES:
@@ -101,8 +123,12 @@ class Control:
         self._write({_LEAVES: why[:_MAX_REASON], _FOR_GOOD: for_good})
         self._has_told = True
 
-    async def run(self) -> None:
+    async def run(self, work: Callable[[], Awaitable[None]] | None = None) -> None:
         """Receive until the connection ends; returns after `close`.
+
+        Args:
+            work: Done meanwhile. An error of it ends the connection, and the peer is told: for
+                good, unless it is a HostError.
 
         Raises:
             HostLeft: The peer has left for good, or has broken a rule.
@@ -110,15 +136,18 @@ class Control:
         """
         beats = asyncio.create_task(self._beat())
         receives = asyncio.create_task(self._receive())
+        tasks = {beats, receives}
+        if work is not None:
+            tasks.add(asyncio.create_task(self._do(work)))
         try:
             either: set[asyncio.Future[Any]] = {receives, self._end}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not self._end.done():
                 self._end.set_result(self._cause(receives))
         finally:
-            for task in (beats, receives):
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait({beats, receives})
+            await asyncio.wait(tasks)
             if self._has_told:
                 self._writer.close()  # After what is queued.
                 with suppress(OSError, TimeoutError):
@@ -139,14 +168,33 @@ class Control:
             return str(error)
         except asyncio.IncompleteReadError:
             return _ENDED
-        except (FlowTrainError, ValueError) as error:
-            self._tell(str(error), for_good=True)
-            self._left = str(error)
-            return str(error)
+        except FlowTrainError as error:  # Of which some are errors of the system, too.
+            return self._told(error)
         except OSError as error:
             # Its kernel resets the connection if the process had not read all, or is written to.
             return _ENDED if error.errno in (errno.ECONNRESET, errno.EPIPE) else str(error)
+        except Exception as error:
+            return self._told(error)
         raise AssertionError("receiving ends with an error")
+
+    def _told(self, error: Exception) -> str:
+        """Tell the peer an error for which the connection ends for good."""
+        is_named = isinstance(error, (FlowTrainError, ValueError, OSError))
+        self._left = str(error) if is_named else f"{type(error).__name__}: {error}"
+        self._tell(self._left, for_good=True)
+        return self._left
+
+    async def _do(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except Exception as error:
+            if self._end.done() or self._writer.is_closing():
+                return  # The end of the connection, which `run` tells, is what has failed it.
+            if isinstance(error, HostError):
+                self._tell(str(error), for_good=False)
+                self._end.set_result(str(error))
+            else:
+                self._end.set_result(self._told(error))
 
     async def _receive(self) -> None:
         while True:
@@ -184,3 +232,29 @@ class Control:
     @staticmethod
     def _code(key: bytes, number: int, body: bytes) -> bytes:
         return hmac.digest(key, number.to_bytes(8, "little") + body, "sha256")
+
+
+class LongText:
+    """Puts a text of `Control.send_text` together again.
+
+    Args:
+        key: Of its messages.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._key, self._pieces, self._size = key, list[str](), 0
+
+    def take(self, message: dict[str, Any]) -> str | None:
+        """Take a message; the text, if it was the last one.
+
+        Raises:
+            HostError: It is no such message, or the text is too long.
+        """
+        piece, left = message.get(self._key), message.get(_LEFT)
+        if not isinstance(piece, str) or not isinstance(left, int):
+            raise HostError(f"a message that cannot come now: {str(message)[:80]}")
+        self._pieces.append(piece)
+        self._size += len(piece)
+        if self._size > MAX_TEXT:
+            raise HostError(f"it sent more than {MAX_TEXT} characters of its {self._key}")
+        return None if left else "".join(self._pieces)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from flowtrain.hosts.handshake import HostError, Identity, Session, admit
+from flowtrain.hosts.handshake import HostError, Identity, Session, admit, cause_of
 
 MAX_STRANGERS = 256
 _RETRY_S = 1.0
 _BACKLOG = 128
+# Of connections that are refused for one cause, those that are told, and then the time between
+# their counts.
+_TOLD = 5
+_COUNT_S = 60.0
 
 Take = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter, Session], Awaitable[None]]
@@ -64,6 +69,28 @@ class Port:
                     self._take(*await asyncio.open_connection(sock=connection))
 
 
+class _Refused:
+    """Connections that were refused for one cause: the first are told, others are counted."""
+
+    def __init__(self) -> None:
+        self._count = self._untold = 0
+        self._told_s = 0.0
+
+    def add(self, text: str) -> str:
+        """Count a connection; what to tell, or nothing."""
+        self._count += 1
+        now_s = time.monotonic()
+        if self._count > _TOLD and now_s - self._told_s < _COUNT_S:
+            self._untold += 1
+            return ""
+        if self._untold:
+            text += f"; so were {self._untold} others before"
+        elif self._count == _TOLD:
+            text += f"; from now on they are counted, and told every {_COUNT_S:g} s"
+        self._told_s, self._untold = now_s, 0
+        return text
+
+
 class Entrance:
     """Admits connections, and serves those that have the token.
 
@@ -85,6 +112,7 @@ class Entrance:
         self._serve, self._tell, self._start = serve, tell, start
         self._strangers: dict[asyncio.StreamWriter, None] = {}  # The oldest first.
         self._has_told = False
+        self._refused: dict[str, _Refused] = {}  # By the cause.
 
     def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Admit a connection, and serve it."""
@@ -106,7 +134,9 @@ class Entrance:
             session = await admit(reader, writer, self._token, self._own)
         except HostError as error:
             if writer in self._strangers:  # Otherwise it was dropped, which has been told.
-                self._tell(str(error))
+                cause = cause_of(error.__cause__)
+                if text := self._refused.setdefault(cause, _Refused()).add(str(error)):
+                    self._tell(text)
             return
         finally:
             self._strangers.pop(writer, None)

@@ -91,8 +91,20 @@ def _mac(key: bytes, purpose: str, *parts: bytes) -> bytes:
 async def _receive(reader: asyncio.StreamReader) -> bytes:
     size = int.from_bytes(await reader.readexactly(4), "little")
     if size > MAX_BYTES:
-        raise HostError(f"a message of {size} bytes; at most {MAX_BYTES}")
+        raise HostError("the other side does not speak FlowTrain's protocol")
     return await reader.readexactly(size)
+
+
+def cause_of(error: BaseException | None) -> str:
+    """Why a handshake has failed."""
+    if isinstance(error, TimeoutError) and not str(error):
+        return (
+            f"no answer within {TIMEOUT_S:g} s; the other side is stopped, or does not speak "
+            "FlowTrain's protocol"
+        )
+    if isinstance(error, asyncio.IncompleteReadError):
+        return "the other side closed the connection without an answer"
+    return str(error) or type(error).__name__
 
 
 def _send(writer: asyncio.StreamWriter, body: bytes) -> None:
@@ -172,8 +184,7 @@ async def admit(
             raise HostError(why)
     except (HostError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
         writer.close()
-        cause = str(error) or type(error).__name__
-        raise HostError(f"host {own.host}: refused a peer ({path}): {cause}") from error
+        raise HostError(f"host {own.host}: refused a peer ({path}): {cause_of(error)}") from error
     return _session(token, (theirs, ours, facts, answer), peer, joins=False)
 
 
@@ -210,7 +221,6 @@ async def join(
         _check_same(own, peer, purpose=own.purpose)
     except (HostError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
         writer.close()
-        cause = str(error) or type(error).__name__
         kind = HostRefused if isinstance(error, HostError) else HostError
-        raise kind(f"host {own.host}: cannot join ({path}): {cause}") from error
+        raise kind(f"host {own.host}: cannot join ({path}): {cause_of(error)}") from error
     return _session(token, (ours, theirs, facts, answer), peer, joins=True)

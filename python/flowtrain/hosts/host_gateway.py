@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
+from flowtrain.hosts.connect import connect
 from flowtrain.hosts.entrance import Entrance, Port, Serve
 from flowtrain.hosts.guests import Guests
 from flowtrain.hosts.handshake import (
@@ -29,9 +30,6 @@ from flowtrain.hosts.ucx import copies_in_packages
 from flowtrain_core import FlowTrainError, Gateway, Pool
 
 RETRY_S = 0.2
-# For a peer to take a connection. The kernel tries for minutes, ever more rarely: it would notice
-# late that a link is back.
-_CONNECT_S = 2.0
 # Between tries at a host that refuses this one, or is too busy to answer.
 _REFUSED_S = 1.0
 # The ranks of a peer that does not come back in this time have died.
@@ -101,6 +99,7 @@ class HostGateway:
         # By name and address: a host that comes again listens elsewhere.
         self._meetings: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._gone: dict[str, list[asyncio.TimerHandle]] = {}
+        self._unreached: set[str] = set()  # Names of peers of which it was told why.
         self._port: Port | None = None
         self._loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = self._loop.create_future()
@@ -196,13 +195,13 @@ class HostGateway:
                 except HostLeft:
                     raise
                 except HostError as error:
-                    self._tell(str(error))
+                    self._tell_lost(peering, error)
                     cause = error
                 else:
                     if self._is_closing.is_set():
                         return
                     cause = HostError("its payload link has ended")
-                if peering.is_connected:
+                if peering.has_stood:
                     last_s = time.monotonic()
             if time.monotonic() - last_s > timeout_s:
                 raise HostError(
@@ -212,16 +211,12 @@ class HostGateway:
             await asyncio.sleep(RETRY_S)
 
     async def _joined(self, host: str, port: int) -> Peering:
-        try:
-            async with asyncio.timeout(_CONNECT_S):
-                reader, writer = await asyncio.open_connection(host, port)
-        except TimeoutError as error:
-            raise OSError("it takes no connection") from error
+        reader, writer = await connect(host, port)
         session = await join(reader, writer, self._token, self._identity)
         return self._peering(reader, writer, session)
 
     async def connected(self) -> None:
-        """Wait until a peer has admitted this host."""
+        """Wait until a peer is connected."""
         await self._connected.wait()
 
     async def failure(self) -> None:
@@ -282,13 +277,31 @@ class HostGateway:
         purpose = session.peer.purpose
         try:
             if purpose == self._identity.purpose:
-                await self._last(self._peering(reader, writer, session))
+                peering = self._peering(reader, writer, session)
+                try:
+                    await self._last(peering)
+                except HostError as error:
+                    self._tell_lost(peering, error)
             elif purpose in self._serves:
                 await self._serves[purpose](reader, writer, session)
             else:
                 writer.close()
         except HostError as error:
             self._tell(str(error))
+        except Exception as error:  # Of any type: the other peers are served.
+            self._tell(f"host {session.peer.host} is not served: {type(error).__name__}: {error}")
+            writer.close()
+
+    def _tell_lost(self, peering: Peering, error: HostError) -> None:
+        """Tell why a connection has ended; of those in a row that never connected, the first."""
+        is_known = peering.name in self._unreached
+        if peering.has_stood:
+            self._unreached.discard(peering.name)
+        elif not isinstance(error, HostLeft):
+            self._unreached.add(peering.name)
+            if is_known:
+                return
+        self._tell(str(error))
 
     async def _last(self, peering: Peering) -> None:
         try:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from flowtrain.hosts.connect import check_reach
 from flowtrain.hosts.control import Control
 from flowtrain.hosts.guests import Guests
 from flowtrain.hosts.handshake import HostError, Session
 from flowtrain_core import Gateway
 
+# A link that never stands has an error after 10 s.
+_STANDS_S = 12.0
 _FACTS, _READY, _RANKS, _PEERS = "gateway", "ready", "ranks", "peers"
 
 
@@ -59,8 +63,9 @@ class Facts:
 class Peering:
     """One connection to a peer: agrees upon the payload links, which last as long.
 
-    Each side tells its facts, admits the other one when it knows them, and connects once it was
-    admitted: so no link arrives before it is expected.
+    Each side tells its facts, admits the other one when it knows them, says that it is ready once
+    it reaches the other's payload port, and connects once both are: so no link arrives before it is
+    expected, and a peer that is connected can be reached.
 
     Args:
         gateway: Of this host.
@@ -89,19 +94,43 @@ class Peering:
         self.facts: Facts | None = None  # Of the peer.
         self.is_connected = False
         self.is_stalled = False
+        self._since_s = 0.0
         self._gateway, self._own = gateway, facts
         self._enter, self._guests, self._meet, self._tell = enter, guests, meet, tell
         self._connected = connected
         self._told: dict[str, object] = {}
         self._session = session
+        self._is_admitted, self._is_ready = asyncio.Event(), asyncio.Event()  # By either side.
         self._control = Control(
             reader, writer, session, on_message=self._take, on_stall=self._note_stall
         )
 
     async def run(self) -> None:
         """Last as long as the connection, as `Control.run`."""
+        await self._control.run(self._link)
+
+    async def _link(self) -> None:
         self._control.send({_FACTS: asdict(self._own)})
-        await self._control.run()
+        await self._is_admitted.wait()
+        assert self.facts is not None
+        if self._own.path == "tcp":  # Other paths have no port that takes any connection.
+            try:
+                await check_reach(self.facts.address)
+            except OSError as error:
+                raise HostError(str(error)) from error
+        self._control.send({_READY: True})
+        await self._is_ready.wait()
+        self.is_connected = self._gateway.connect(self.name)
+        if self.is_connected:
+            self._since_s = time.monotonic()
+            self._tell(f"host {self.name} is connected ({self._control.path})")
+            self._connected()
+
+    @property
+    def has_stood(self) -> bool:
+        """Whether the payload link has stood; over UCX this is known late."""
+        is_known = self._own.path == "tcp" or time.monotonic() - self._since_s > _STANDS_S
+        return self.is_connected and is_known
 
     def tell_ranks(self, ranks: object) -> None:
         """Tell the ranks of this host, if they are others than before."""
@@ -123,11 +152,8 @@ class Peering:
     def _take(self, message: dict[str, Any]) -> None:
         if _FACTS in message and self.facts is None:
             self._admit(Facts.parse(message[_FACTS]))
-        elif _READY in message and self.facts is not None and not self.is_connected:
-            self.is_connected = self._gateway.connect(self.name)
-            if self.is_connected:
-                self._tell(f"host {self.name} is connected ({self._control.path})")
-                self._connected()
+        elif _READY in message and self.facts is not None:
+            self._is_ready.set()
         elif _RANKS in message and self.facts is not None:
             self._guests.take(self.name, message[_RANKS])
         elif _PEERS in message and self.facts is not None:
@@ -158,7 +184,7 @@ class Peering:
             from_peer=self._session.from_peer,
         )
         self.facts = facts
-        self._control.send({_READY: True})
+        self._is_admitted.set()
 
     def _note_stall(self, stalled: bool) -> None:
         self.is_stalled = stalled

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -320,6 +321,39 @@ def test_a_host_waits_for_a_run_as_long_as_it_is_told(
     options = [*option, "--token", str(token), "--timeout", "0.1"]
     assert main(["host", str(tmp_path / "later"), *options]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (("--listen", "127.0.0.1:{used}"), "Address already in use; give an address of this host"),
+        (("--listen", "203.0.113.1:0"), "Cannot assign requested address; give an address of this"),
+        (("--listen", "0.0.0.0:0"), "or give that one with --interface"),
+        (("--listen", "[::]:0"), "or give that one with --interface"),
+        (
+            ("--join", "127.0.0.1:1", "--interface", "203.0.113.1"),
+            "--interface 203.0.113.1: Cannot",
+        ),
+        (("--join", "127.0.0.1:1"), "give the folder of the run, {run}, in place of"),
+    ],
+)
+def test_a_host_with_a_wrong_place_is_told_so_at_once(
+    option: tuple[str, ...],
+    said: str,
+    config: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef")
+    token.chmod(0o600)
+    run = load(config).run
+    place = run if "--interface" in option else config
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        given = [word.format(used=used.getsockname()[1]) for word in option]
+        assert main(["host", str(place), *given, "--token", str(token)]) == 2
+    assert said.format(run=run) in capsys.readouterr().err
+    assert not run.exists()
 
 
 def test_the_doctor_finds_no_fault_on_a_test_machine(

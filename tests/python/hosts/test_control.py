@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import multiprocessing
 import os
 import signal
@@ -11,13 +12,14 @@ import socket
 import struct
 from collections.abc import Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
 
-from flowtrain.hosts import Control, HostError, Identity, admit, control, join
-from flowtrain.hosts.control import MAX_QUEUED_BYTES
-from flowtrain.hosts.handshake import Session
+from flowtrain.hosts import Control, HostError, HostLeft, Identity, admit, control, join
+from flowtrain.hosts.control import MAX_QUEUED_BYTES, LongText
+from flowtrain.hosts.handshake import MAX_BYTES, Session
 
 OWN = Identity(host="a", version="1", job="j", incarnation="1", tower="t", processor="p")
 THEIRS = replace(OWN, host="b", purpose="store")
@@ -289,3 +291,69 @@ async def breached_while_full() -> str:
 def test_a_breach_is_named_whatever_waits_for_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "BEAT_S", 30.0)  # A beat would find the queue full.
     assert "host b" in (end := run(breached_while_full())) and "a message of 0 bytes" in end
+
+
+async def told_text(text: str) -> str:
+    a, b, _ = await controls([])
+    told, whole = LongText("job"), asyncio.get_running_loop().create_future()
+
+    def take(message: dict[str, Any]) -> None:
+        if (found := told.take(message)) is not None:
+            whole.set_result(found)
+
+    b._on_message = take
+    ends = asyncio.gather(a.run(partial(a.send_text, "job", text)), b.run(), return_exceptions=True)
+    async with asyncio.timeout(30):
+        await asyncio.wait({ends, whole}, return_when=asyncio.FIRST_COMPLETED)
+        b.close("it knows the job now")
+        await ends
+    return str(await whole)
+
+
+def test_a_text_is_longer_than_a_message() -> None:
+    names = {f'data/{number:05d}."\\': "0123456789abcdef" * 8 for number in range(2000)}
+    text = json.dumps({"fingerprint.json": json.dumps(names)})
+    assert len(text) > 3 * MAX_BYTES
+    assert run(told_text(text)) == text
+
+
+async def work_that_fails(error: Exception) -> list[Any]:
+    a, b, _ = await controls([])
+
+    async def fail() -> None:
+        raise error
+
+    async with asyncio.timeout(30):
+        return await asyncio.gather(a.run(fail), b.run(), return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "for_good"),
+    [
+        (ValueError("too long"), "too long", True),
+        (KeyError("nonce"), "KeyError: 'nonce'", True),
+        (HostError("no way to its port"), "no way to its port", False),
+    ],
+)
+def test_an_error_while_a_peer_is_served_is_told_to_it(
+    error: Exception, told: str, for_good: bool
+) -> None:
+    for end in run(work_that_fails(error)):
+        assert isinstance(end, HostError) and str(end).endswith(told)
+        assert isinstance(end, HostLeft) == for_good
+
+
+async def joined_to(answer: bytes) -> str:
+    here, there = await connected()
+    here[1].write(answer)
+    with pytest.raises(HostError) as error:
+        await join(*there, TOKEN, THEIRS)
+    return str(error.value)
+
+
+def test_a_port_that_is_not_of_flowtrain_is_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowtrain.hosts.handshake.TIMEOUT_S", 0.1)
+    silent = run(joined_to(b""))
+    assert "no answer within 0.1 s" in silent and "does not speak FlowTrain's protocol" in silent
+    web = run(joined_to(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+    assert web.endswith("the other side does not speak FlowTrain's protocol")

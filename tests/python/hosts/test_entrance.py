@@ -76,3 +76,33 @@ def test_a_port_without_descriptors_says_so_once_and_goes_on(
 
     asyncio.run(work())
     assert len(told) == 1 and "ulimit -n" in told[0]
+
+
+def test_many_strangers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    async def serve(*_: object) -> None:
+        raise AssertionError
+
+    async def work() -> None:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            admits = Entrance(TOKEN, OWN, serve, told.append, tasks.create_task)
+            port = Port("127.0.0.1", 0, admits.take, told.append)
+
+            async def scan(count: int) -> None:
+                for _ in range(count):
+                    reader, writer = await asyncio.open_connection(*port.address)
+                    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                    with suppress(ConnectionResetError):
+                        assert await reader.read() == b""
+                    writer.close()
+
+            await scan(20)
+            assert len(told) == 5 and "are counted" in told[-1]
+            monkeypatch.setattr(entrance, "_COUNT_S", 0.0)
+            await scan(1)
+            await port.close()
+
+    asyncio.run(work())
+    assert len(told) == 6 and "so were 15 others before" in told[-1]
+    assert all("does not speak FlowTrain's protocol" in text for text in told)

@@ -20,7 +20,7 @@ from core.conftest import eventually, name, pool, spawn
 from core.fake_driver import environment, needs_fake_driver
 from core.processes import Process, Spawn, in_use
 
-from flowtrain.hosts import HostError, HostGateway, Identity, host_gateway
+from flowtrain.hosts import HostError, HostGateway, Identity, connect, peering
 from flowtrain_core import Consumer, Pool, PoolTimeout, Producer
 
 __all__ = ["eventually", "name", "pool", "spawn"]
@@ -255,9 +255,14 @@ def test_a_host_has_its_name_until_it_is_gone_and_its_ranks_are_dead(
         other.close()
 
 
-async def in_process(pool: Pool, work: Callable[[HostGateway], Awaitable[None]]) -> None:
+async def in_process(
+    pool: Pool,
+    work: Callable[[HostGateway], Awaitable[None]],
+    *,
+    tell: Callable[[str], object] = print,
+) -> None:
     own = Identity(host="a", version="1", job="j", incarnation="1", tower="t", processor="p")
-    gateway = HostGateway(pool, own, b"token", interface="127.0.0.1", tell=print)
+    gateway = HostGateway(pool, own, b"token", interface="127.0.0.1", tell=tell)
     try:
         async with asyncio.timeout(30):
             await work(gateway)
@@ -268,7 +273,7 @@ async def in_process(pool: Pool, work: Callable[[HostGateway], Awaitable[None]])
 def test_a_host_that_takes_no_connection_is_given_up_in_time(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_gateway, "_CONNECT_S", 0.1)
+    monkeypatch.setattr(connect, "CONNECT_S", 0.1)
 
     async def joins(gateway: HostGateway) -> None:
         with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
@@ -280,6 +285,28 @@ def test_a_host_that_takes_no_connection_is_given_up_in_time(
                 await gateway.join(*full.getsockname(), timeout_s=0.3)
 
     asyncio.run(in_process(pool, joins))
+
+
+def test_a_peer_whose_payload_port_is_blocked_is_never_connected_and_given_up_in_time(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = hosts
+    listening = b.gateway("listen", 0)
+    port = int(told(listening, r"port (\d+)")[1])
+    said: list[str] = []
+
+    async def blocked(_: str) -> None:
+        await connect.check_reach("127.0.0.1:1")
+
+    monkeypatch.setattr(peering, "check_reach", blocked)
+
+    async def joins(gateway: HostGateway) -> None:
+        with pytest.raises(HostError, match=r"no connection to .* for 1 s: .* 127.0.0.1:1 for pay"):
+            await gateway.join("127.0.0.1", port, timeout_s=1.0)
+
+    asyncio.run(in_process(a.pool, joins, tell=said.append))
+    assert len(said) == 1 and "is lost: its port 127.0.0.1:1 for payloads" in said[0]
+    assert "it leaves: its port 127.0.0.1:1 for payloads" in listening.line()
 
 
 def test_any_error_of_the_thread_that_moves_items_is_a_failure(pool: Pool) -> None:

@@ -28,7 +28,7 @@ _LEAVE_S = 3.0
 _POLL_S = 0.05
 
 
-# The gateway tells the other hosts that the run has ended.
+# The gateway tells the other hosts how the run has ended.
 _GATEWAY_S = 10.0
 
 
@@ -156,6 +156,9 @@ class RunHost(JobHost):
                 break
             time.sleep(_POLL_S)
         super().close()
+
+    def close_gateway(self) -> None:
+        """Let the gateway tell the other hosts how the run has ended, which is recorded now."""
         if self._gateway is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._gateway.wait(_GATEWAY_S)

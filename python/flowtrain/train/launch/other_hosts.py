@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,13 +17,17 @@ import flowtrain_core
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import load
 from flowtrain.hosts import Control, HostError, HostGateway, HostLeft, Identity, join
+from flowtrain.hosts.connect import Streams, connect
+from flowtrain.hosts.control import LongText
 from flowtrain.hosts.forward import Forward, to_loopback
 from flowtrain.hosts.handshake import ASKS, Session
 from flowtrain.hosts.host_gateway import Payloads
 from flowtrain.train.control.job import GATEWAY_LABEL, HOST_LABEL, Job
+from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host_files import check_shared, model_digests, write_files
 from flowtrain.train.launch.stops import Stops, first_of, say, stopped_by_signals
 from flowtrain.train.state import atomic
+from flowtrain.train.state.ending import KILLED, code_of, end_of_start, read_starts
 from flowtrain.train.state.job_file import JobFile, job_path, read_job, wait_for_job, write_job
 from flowtrain.train.state.resume import FINGERPRINT
 from flowtrain.train.state.run_folder import CONFIG, EDGES
@@ -30,14 +35,13 @@ from flowtrain.train.state.traffic import HostTraffic, traffic_of, write_traffic
 from flowtrain_core import Gateway, Pool, PoolExists
 
 _STORE = "store"
-_ENDED = "the run has ended"
+_ENDED = "the run has ended: "
 _DIED = "the process that hosts the run has died"
+_KNOWS = "it knows the job now"
 _POLL_S = 0.1
 _RETRY_S = 0.5
 _RECORD_S = 1.0
 _JOB_S = 10.0
-
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,8 +104,10 @@ def host_run(folder: Path, at: Endpoint, *, timeout_s: float) -> int:
 
 
 async def _host(folder: Path, found: JobFile, at: Endpoint, stops: Stops) -> None:
-    job, config = found.job, load(folder / CONFIG)
+    job, config, start = found.job, load(folder / CONFIG), len(read_starts(folder)) - 1
     with Pool.open(job.pool, label=GATEWAY_LABEL, timeout_s=_JOB_S) as pool:
+        # By the process that hosts the run, which says itself how the run has ended.
+        is_launched = os.getppid() in [lane.pid for lane in pool.lanes() if lane.index == 0]
         facts = {
             "nonce": job.nonce,
             "resume": found.resume,
@@ -132,19 +138,22 @@ async def _host(folder: Path, found: JobFile, at: Endpoint, stops: Stops) -> Non
             host, port = await gateway.listen(at.host, at.port)
             say(f"host {at.name}: other hosts can join the run at {host}:{port}")
             await first_of(
-                gateway.failure(), _until_left(pool), _record_traffic(folder, at.name, core)
+                gateway.failure(),
+                _until_ended(folder, start, pool),
+                _record_traffic(folder, at.name, core),
             )
         finally:
             _end_record(folder, at.name, core)
-            why = _why_ended(pool)
+            why = _why_ended(folder, start, pool)
             if why == _DIED:
                 Pool.unlink(pool.name)  # It can no longer do so.
             await gateway.close(why or f"host {at.name} has ended")
+        _tell_end(why, stops, quietly=is_launched)
 
 
-async def _until_left(pool: Pool) -> None:
-    """Wait until the process that hosts the job has left its pool."""
-    while not _why_ended(pool):
+async def _until_ended(folder: Path, start: int, pool: Pool) -> None:
+    """Wait until it is known how the job has ended."""
+    while not _why_ended(folder, start, pool):
         await asyncio.sleep(_POLL_S)
 
 
@@ -159,34 +168,64 @@ async def _until_lost(pool: Pool) -> None:
         for lane in pool.lanes()
     ):
         await asyncio.sleep(_POLL_S)
-    raise HostError(
+    raise RunFailed(
         "the host of the run is lost, and the run with it; start the commands of all hosts again, "
         "with --resume"
     )
 
 
-def _why_ended(pool: Pool) -> str:
-    """How the job has ended; empty if it goes on."""
+def _why_ended(folder: Path, start: int, pool: Pool) -> str:
+    """How the job has ended; empty if it goes on, or if that is not known yet.
+
+    Args:
+        folder: Folder of the run.
+        start: Number of its start.
+        pool: Pool of the job.
+    """
     states = [lane.state for lane in pool.lanes() if lane.label == HOST_LABEL]
     if "alive" in states:
         return ""
-    return _DIED if "dead" in states else _ENDED
+    # It leaves the pool before it writes the final model.
+    end = KILLED if "dead" in states else end_of_start(folder, start)
+    if end == KILLED:
+        return _DIED
+    return "" if end is None else f"{_ENDED}{end}"
+
+
+def _tell_end(why: str, stops: Stops, *, quietly: bool = False) -> None:
+    """Say how the run has ended, and let the exit code be that of the run.
+
+    Args:
+        why: Of `_why_ended`.
+        stops: Has the exit code.
+        quietly: Whether others say it.
+
+    Raises:
+        RunFailed: The run has failed.
+    """
+    end = why.removeprefix(_ENDED)
+    stops.code = code_of(end)
+    if why == _DIED or (stops.code == 1 and not quietly):
+        raise RunFailed(why)
+    if not quietly:
+        say(why)
 
 
 def _teller(facts: dict[str, Any]) -> Callable[..., Awaitable[None]]:
     async def tell(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, session: Session
     ) -> None:
-        control = _silent(reader, writer, session)
-        control.send({ASKS: facts})
-        with suppress(HostError):
-            await control.run()
+        control = Control(
+            reader, writer, session, on_message=lambda _: None, on_stall=lambda _: None
+        )
+        text = json.dumps(facts)
+        try:
+            await control.run(partial(control.send_text, ASKS, text))
+        except HostLeft as left:
+            if left.reason != _KNOWS:
+                raise
 
     return tell
-
-
-def _silent(*connection: Any) -> Control:
-    return Control(*connection, on_message=lambda _: None, on_stall=lambda _: None)
 
 
 async def _record_traffic(folder: Path, host: str, gateway: Gateway) -> None:
@@ -266,12 +305,12 @@ async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -
     host = to.name if is_shared else None
     digests = model_digests(load(folder / CONFIG).model)
 
-    async def connect() -> Streams:
-        reader, writer = await asyncio.open_connection(to.host, to.port)
+    async def to_store() -> Streams:
+        reader, writer = await connect(to.host, to.port)
         await join(reader, writer, to.token, to.identity(nonce, digests, purpose=_STORE))
         return reader, writer
 
-    store = Forward(connect, say)
+    store = Forward(to_store, say)
     job = Job(await store.start(), nonce)
     try:
         made = Pool.create(
@@ -323,9 +362,9 @@ async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -
                 _record_traffic(folder, to.name, gateway.gateway), *(end() for end in ends)
             )
         except HostLeft as left:
-            if left.reason != _ENDED:
+            if not left.reason.startswith((_ENDED, _DIED)):
                 raise
-            say(_ENDED)
+            _tell_end(left.reason, stops)
         finally:
             _end_record(folder, to.name, gateway.gateway)
             await store.close()
@@ -339,7 +378,7 @@ async def _ask(to: Endpoint, *, timeout_s: float) -> dict[str, Any]:
     told_wait = False
     while True:
         try:
-            reader, writer = await asyncio.open_connection(to.host, to.port)
+            reader, writer = await connect(to.host, to.port)
             break
         except OSError as error:
             if not told_wait:
@@ -349,15 +388,17 @@ async def _ask(to: Endpoint, *, timeout_s: float) -> dict[str, Any]:
     session = await join(reader, writer, to.token, to.identity("", purpose=ASKS))
     told: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
+    text = LongText(ASKS)
+
     def take(message: dict[str, Any]) -> None:
-        if not told.done():
-            told.set_result(message[ASKS])
+        if (whole := text.take(message)) is not None and not told.done():
+            told.set_result(json.loads(whole))
 
     control = Control(reader, writer, session, on_message=take, on_stall=lambda _: None)
     runs = asyncio.ensure_future(control.run())
     either: set[asyncio.Future[Any]] = {told, runs}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    control.close("it knows the job now")
+    control.close(_KNOWS)
     await runs
     return told.result()
 

@@ -24,11 +24,13 @@ class Stops:
     Attributes:
         ranks: Returns the labels of these ranks.
         asks: Asks them to leave, or to end the run, if they cannot.
+        code: Exit code of this process, unless a signal ends it.
     """
 
     def __init__(self) -> None:
         self.ranks: Callable[[], Sequence[str]] = lambda: ()
         self.asks: Callable[[], None] = lambda: None
+        self.code = 0
         self.numbers: list[int] = []
         for number in STOPS:
             asyncio.get_running_loop().add_signal_handler(number, self.numbers.append, number)
@@ -53,7 +55,7 @@ async def stopped_by_signals(work: Callable[[Stops], Awaitable[None]]) -> int:
     """
     stops = Stops()
     await first_of(work(stops), stops.wait())
-    return 128 + stops.numbers[0] if stops.numbers else 0
+    return 128 + stops.numbers[0] if stops.numbers else stops.code
 
 
 async def first_of(*works: Awaitable[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ COMPLETE = "complete"
 KILLED = "its launcher was killed"
 _FILE = "ended"
 _STARTED = "started "
+_STOPPED = "stopped by "
+# Names of signals, by the exit code of a launcher that they end.
+_SIGNALS: dict[object, str] = {128 + each: each.name for each in signal.Signals}
 _TIME = "%Y-%m-%d %H:%M:%S %z"
 _WAY_OUT = "remove it; it says only how the run ended"
 
@@ -38,8 +42,9 @@ def recorded_end(run: Path) -> Iterator[None]:
     text = COMPLETE
     try:
         yield
-    except (KeyboardInterrupt, SystemExit):
-        text = "stopped by a signal"
+    except (KeyboardInterrupt, SystemExit) as error:
+        code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else error.code
+        text = f"{_STOPPED}{_SIGNALS.get(code, 'a signal')}"
         raise
     except Exception as error:
         text = failed(str(error))
@@ -83,6 +88,35 @@ def read_starts(run: Path) -> list[RecordedStart]:
 def failed(reason: str) -> str:
     """The text for a failure, in one line."""
     return f"failed: {' '.join(reason.split())}"
+
+
+def code_of(end: str) -> int:
+    """Exit code of a start that ended in this way."""
+    name = end.removeprefix(_STOPPED)
+    if name in signal.Signals.__members__:
+        return 128 + signal.Signals[name]
+    return 0 if end == COMPLETE else 1
+
+
+def end_of_start(run: Path, start: int) -> str | None:
+    """How a start of a run ended; None while its launcher runs.
+
+    Args:
+        run: Folder of the run.
+        start: Number of the start, from 0.
+
+    Raises:
+        RunFileError: The file that tells it is damaged.
+    """
+    end = _recorded(run, start)
+    if end is None:
+        with suppress(ConfigError), lock_run(run):
+            end = _recorded(run, start) or KILLED
+    return end
+
+
+def _recorded(run: Path, start: int) -> str | None:
+    return next((each.end for each in read_starts(run)[start:]), None)
 
 
 def how_it_ended(run: Path) -> str | None:
