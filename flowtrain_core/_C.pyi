@@ -15,7 +15,7 @@ __version__: str
 cuda_built: bool
 
 class FlowTrainError(Exception):
-    """Base of the errors of docs/errors.md; bad arguments may be a plain ValueError or TypeError."""
+    """Base of the errors in docs/errors.md; bad arguments may be plain ValueError or TypeError."""
 
 class CudaError(FlowTrainError, RuntimeError):
     """A call of the CUDA driver failed; the message names the call, its object and the result."""
