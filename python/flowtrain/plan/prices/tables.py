@@ -258,7 +258,7 @@ class Tables:
         return self._once((encoder, tokens, tp), passes)
 
     def _once(self, key: Hashable, passes: Callable[[], FloatArray]) -> FloatArray:
-        """What is known by a key, or computed now; times that are not valid stay so."""
+        """Times by a key: computed once, and so is the error of times that are not valid."""
         if key not in self._passes:
             try:
                 self._passes[key] = passes()

@@ -79,7 +79,7 @@ class Log:
         self.append(json.dumps(json_values(values), separators=(",", ":"), allow_nan=False))
 
     def _last_start(self) -> tuple[int, int] | None:
-        """What each start of the run changes."""
+        """Inode and time of change of a file that each start of the run writes anew."""
         try:
             found = self._written_at_start.stat()
         except FileNotFoundError:
