@@ -14,7 +14,7 @@ from typing import Any
 
 from flowtrain.cost.communication import all_gather_s, all_reduce_s, all_to_all_s
 from flowtrain.cost.topology import Group, Link, Topology
-from flowtrain.plan.cluster import REACHED_SHARE, node_of
+from flowtrain.plan.cluster.known import REACHED_SHARE, node_of
 
 Collective = Callable[[float, Group, Topology], float]
 

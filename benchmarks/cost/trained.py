@@ -18,7 +18,8 @@ import numpy
 from flowtrain.cost import Layer
 from flowtrain.cost.communication import Mesh
 from flowtrain.cost.decoder import decoder_layers
-from flowtrain.plan.cluster import Cluster, node_of
+from flowtrain.plan.cluster import Cluster
+from flowtrain.plan.cluster.known import node_of
 from flowtrain.plan.describe import Encoder, InputShape, ModelDescription
 from flowtrain.plan.pools import pools_of
 from flowtrain.plan.prices.chain import Chain

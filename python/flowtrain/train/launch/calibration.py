@@ -16,7 +16,7 @@ from flowtrain.cost.timing import DataSheetTiming
 from flowtrain.cost.topology import Link, Topology
 from flowtrain.models.dtypes import DTYPES
 from flowtrain.plan.cluster import Cluster, NodeGroup
-from flowtrain.plan.cluster_local import cluster_of
+from flowtrain.plan.cluster.local import cluster_of
 from flowtrain.plan.pools import Measured
 from flowtrain.train.ranks.peak import peak_flops
 

@@ -16,8 +16,8 @@ from flowtrain.cli.main import main
 from flowtrain.config import ConfigError, RunConfig, dump, from_dict
 from flowtrain.config.layout import RankLayout
 from flowtrain.config.parallel import ModuleParallel, ParallelConfig, Recompute
-from flowtrain.plan import cluster_local
 from flowtrain.plan.applied import with_plan
+from flowtrain.plan.cluster import local
 from flowtrain.plan.host import Choice
 from flowtrain.plan.host.sampled import SampledSteps
 from flowtrain.plan.plan_file import read_plan
@@ -102,7 +102,7 @@ def see_gpus(monkeypatch: pytest.MonkeyPatch, *names: str, mib: int = 80 << 10) 
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda number: device(name=names[number])
     )
-    monkeypatch.setattr(cluster_local, "_devices", lambda: (list(names), mib << 20))
+    monkeypatch.setattr(local, "_devices", lambda: (list(names), mib << 20))
 
 
 def on_gpus(folder: Path, data: Path, *, batch: int = 512, dtype: str = "bfloat16") -> RunConfig:

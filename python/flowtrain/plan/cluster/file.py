@@ -17,7 +17,8 @@ from flowtrain.cost.timing import (
     linear_efficiency,
 )
 from flowtrain.cost.topology import Link, Topology
-from flowtrain.plan.cluster import Cluster, NodeGroup, accelerator_named, node_of
+from flowtrain.plan.cluster.groups import Cluster, NodeGroup
+from flowtrain.plan.cluster.known import accelerator_named, node_of
 
 _GIB = 1 << 30
 

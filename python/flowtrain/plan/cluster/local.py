@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flowtrain.cost.accelerators import device_accelerator
-from flowtrain.plan.cluster import Cluster, node_of
+from flowtrain.plan.cluster.groups import Cluster
+from flowtrain.plan.cluster.known import node_of
 
 
 def local_cluster() -> Cluster:
