@@ -21,6 +21,7 @@ _PATHS_OF = {
     "rounds": ("tcp", "ucx"),
     "ucx": ("tcp", "ucx"),
 }
+_MAX_ROUNDS = 10_000_000
 
 
 def add_parser(commands: Any) -> None:
@@ -123,6 +124,8 @@ def _measured(run: Callable[[argparse.Namespace], int], given: argparse.Namespac
             if value is not None and not 0 < value < math.inf:
                 option = name.replace("_", "-")
                 raise ValueError(f"--{option} {value}: it must be greater than 0, and finite")
+    if (getattr(given, "rounds", None) or 0) > _MAX_ROUNDS:
+        raise ValueError(f"--rounds {given.rounds}: it must be at most {_MAX_ROUNDS}")
     with progress.bar("measuring", ticks=False):
         return run(given)
 

@@ -71,6 +71,7 @@ def test_a_measure_that_is_left_early_closes_quietly(caplog: pytest.LogCaptureFi
     ("words", "said"),
     [
         ("--rounds 3", "--rounds has no effect with --path shm"),
+        ("--path tcp --rounds 10000001", "--rounds 10000001: it must be at most 10000000"),
         ("--path vmm --ucx /lib", "--ucx has no effect with --path vmm"),
         ("--path tcp --device 0", "--device has no effect with --path tcp"),
         ("--path ucx --prefault-bytes 1", "--prefault-bytes has no effect with --path ucx"),
