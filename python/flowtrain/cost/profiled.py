@@ -37,6 +37,8 @@ class ProfileKey:
         torch: Version of torch.
         depth: Maximum layers of a module that were built; 0 for all of them.
         compiled: Whether torch.compile compiled its blocks.
+        attention: Library whose kernel computed the attention of packed documents; empty where
+            documents were computed one by one.
     """
 
     model: str
@@ -46,6 +48,7 @@ class ProfileKey:
     torch: str
     depth: int = 0
     compiled: bool = False
+    attention: str = ""
 
 
 def digest(layers: Sequence[Layer]) -> str:

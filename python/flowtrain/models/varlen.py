@@ -61,13 +61,18 @@ def expected(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cuda" and dtype in _DTYPES
 
 
-def named(device: torch.device, dtype: torch.dtype) -> str:
-    """Line for the log: by which kernel a device computes attention; empty for others."""
+def library(device: torch.device, dtype: torch.dtype) -> str:
+    """The library whose kernel computes attention on a device; empty without such a kernel."""
     if not expected(device, dtype):
         return ""
-    if flash4.usable(device):
-        return "attention: by FlashAttention-4"
-    return "attention: by torch; on GPUs from Hopper on, flash-attn-4 of PyPI is faster"
+    return "FlashAttention-4" if flash4.usable(device) else "torch"
+
+
+def named(device: torch.device, dtype: torch.dtype) -> str:
+    """Line for the log: by which kernel a device computes attention; empty for others."""
+    name = library(device, dtype)
+    faster = "; on GPUs from Hopper on, flash-attn-4 of PyPI is faster" if name == "torch" else ""
+    return name and f"attention: by {name}{faster}"
 
 
 def varlen(

@@ -54,11 +54,9 @@ def measured_times(
         "profile on the cluster's GPU, or leave the profile out for times of data sheets",
     )
     times = Tables(profile, layers, extrapolate=extrapolate)
-    return {
-        names[0]: Measured(
-            timing=times, dtype=profile.key.dtype, source=f"measured on {device}, {path.name}"
-        )
-    }
+    attention = profile.key.attention and f" with attention by {profile.key.attention}"
+    source = f"measured on {device}{attention}, {path.name}"
+    return {names[0]: Measured(timing=times, dtype=profile.key.dtype, source=source)}
 
 
 def core_times(

@@ -26,7 +26,8 @@ def test_times_are_for_the_type_with_the_device_of_the_measurement(
     pretend(device, monkeypatch)
     ((found, measured),) = measured_times(Path("a.json"), [], cluster).items()
     assert found == name
-    assert (measured.dtype, measured.source) == ("bfloat16", f"measured on {device}, a.json")
+    source = f"measured on {device} with attention by torch, a.json"
+    assert (measured.dtype, measured.source) == ("bfloat16", source)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,9 @@ def test_times_of_blocks_that_were_not_compiled_are_an_error(
 
 def pretend(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every file hold measurements of a device."""
-    key = ProfileKey(model="", device=device, dtype="bfloat16", threads=1, torch="2")
+    key = ProfileKey(
+        model="", device=device, dtype="bfloat16", threads=1, torch="2", attention="torch"
+    )
     profile = Profile(key=key, repeats={}, joins=False)
     monkeypatch.setattr(Profile, "load", staticmethod(lambda path: profile))
     monkeypatch.setattr(profiles, "Tables", lambda profile, layers, extrapolate: profile)

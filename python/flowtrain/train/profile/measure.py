@@ -11,6 +11,8 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.cores import cpu_name
 from flowtrain.cost.profiled import Profile, ProfileKey, digest
 from flowtrain.cost.tables import Tables
+from flowtrain.models import varlen
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.train.profile.passes import Passes
 from flowtrain.train.profile.search import Grid, Limits
 from flowtrain.train.profile.session import Outcome, Session
@@ -51,6 +53,7 @@ def measure(
         torch=torch.__version__,
         depth=depth,
         compiled=config.model.compile,
+        attention=varlen.library(device, DTYPES[config.model.pass_dtype]),
     )
     profile = Profile(key=key, repeats=passes.repeats, joins=passes.joins)
     if out.exists():

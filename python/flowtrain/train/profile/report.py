@@ -38,7 +38,8 @@ def as_text(out: Path, profile: Profile, tables: Tables, outcome: Outcome) -> st
 def _lines(out: Path, profile: Profile, tables: Tables, outcome: Outcome) -> Iterator[str]:
     key = profile.key
     threads = f"{key.threads} thread{'s' * (key.threads > 1)}"
-    yield f"{key.device}, {key.dtype}, {threads}, torch {key.torch}"
+    attention = key.attention and f", attention by {key.attention}"
+    yield f"{key.device}, {key.dtype}, {threads}, torch {key.torch}{attention}"
     yield f"{'microseconds of one layer':52}{'size':>8}{'forward':>10}{'input':>10}{'weight':>10}"
     for row in tables.summary():
         title = f"{row['layer']}  {row['unit']}"
