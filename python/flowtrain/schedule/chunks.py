@@ -19,5 +19,5 @@ def chunks(plan: StepPlan, role: Role, *, chunk_slots: int) -> Iterator[Action]:
     for first in range(0, plan.slots, chunk_slots):
         slots = range(first, min(first + chunk_slots, plan.slots))
         yield from encode(plan, role, slots)
-        yield from passes(plan, role, slots)
+        yield from passes(plan, role, slots, in_chunks=True)
         yield from encoder_backward(plan, role, slots)

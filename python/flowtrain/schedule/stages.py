@@ -26,13 +26,15 @@ def encode(plan: StepPlan, role: Role, slots: range) -> Iterator[Action]:
                 yield Action(plan.step, "put", "encoder", item.index, item.reader)
 
 
-def passes(plan: StepPlan, role: Role, slots: range) -> Iterator[Action]:
+def passes(
+    plan: StepPlan, role: Role, slots: range, *, in_chunks: bool = False
+) -> Iterator[Action]:
     """Forward and backward of slots, from the records of their items to the gradients of these."""
     if not role.backbone:
         return
     step = plan.step
     yield from _begin(plan, "backbone", slots)
-    own = slots_of(plan, role)
+    own = slots_of(plan, role, in_chunks=in_chunks)
     for slot in own:
         if slot not in slots:
             continue
@@ -91,12 +93,19 @@ def finish(
     yield Action(plan.step, "forget")
 
 
-def slots_of(plan: StepPlan, role: Role) -> list[int]:
-    """Slots that a rank passes: those with documents, and empty ones where the ranks meet."""
+def slots_of(plan: StepPlan, role: Role, *, in_chunks: bool = False) -> list[int]:
+    """Slots that a rank passes: those with documents, and empty ones where the ranks meet.
+
+    Ranks that meet `once` wait for each other in their first pass, which gathers the weights, and
+    in their last one, which sums the gradients. By chunks both must be in the same chunk on every
+    rank: others may need records of later chunks from a rank that waits.
+    """
     if role.meets == "always":
         return list(range(plan.slots))
     own = [slot for slot, _ in plan.documents_of(role.replica)]
-    return own or ([0] if role.meets == "once" else [])
+    if role.meets == "once":
+        return sorted({*own, 0, plan.slots - 1}) if in_chunks else own or [0]
+    return own
 
 
 def _begin(plan: StepPlan, module: ModuleName, slots: range) -> Iterator[Action]:

@@ -30,12 +30,16 @@ def dummies(
     found: list[EncoderItem] = []
     if meets == "never" or not items:
         return ()
-    # One pass of each rank in a step is enough where the ranks meet once.
-    chunk = slots if chunk_slots is None or meets == "once" else chunk_slots
+    chunk = chunk_slots or slots
     for first in range(0, slots, chunk):
         counts = Counter(item.encoder for item in items if first <= item.slot < first + chunk)
-        most = max(counts.values(), default=0)
-        wanted = min(most, 1) if meets == "once" else most
+        # The sums over the ranks end in the last chunk, also where it has no image.
+        is_last = first + chunk >= slots
+        if meets == "once":
+            # The first pass of a step gathers the weights, and the last one sums the gradients.
+            wanted = int(first == 0 or is_last)
+        else:
+            wanted = max([int(is_last), *counts.values()])
         for encoder in range(encoder_ranks):
             for _ in range(wanted - counts[encoder]):
                 found.append(

@@ -7,6 +7,7 @@ import pytest
 from small_plans import COLOCATED, DECOUPLED, WITH_DUMMY, program
 
 from flowtrain.config.layout import RankLayout
+from flowtrain.config.parallel import Meets
 from flowtrain.schedule import Action, Program, ScheduleError, Template, check
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -59,6 +60,18 @@ def test_the_end_of_the_plans_ends_every_order(layout: RankLayout) -> None:
         made = program(layout, Template(staleness=staleness), steps=2)
         check(made, late=True)
         assert {action.step for own in made.ranks.values() for action in own} == {0, 1}
+
+
+@pytest.mark.parametrize("meets", ["once", "always"])
+def test_ranks_that_meet_begin_and_end_in_the_same_chunks(meets: Meets) -> None:
+    # The second rank has documents in the first slot alone.
+    made = program(COLOCATED, Template(chunk_slots=1), meets=meets, items=WITH_DUMMY)
+    check(made)
+    for own in made.ranks.values():
+        backwards = [a for a in own if a.kind == "backward"]
+        assert [a.index for a in backwards if a.last] == [1]
+        assert backwards[0].index == 0
+        assert sum(a.last for a in own if a.kind == "encoder_backward") == 1
 
 
 def test_ranks_that_meet_run_empty_slots_and_dummies() -> None:

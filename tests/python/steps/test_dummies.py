@@ -24,7 +24,8 @@ ITEMS = [
         # Of three ranks the first has three items in slot 0 and one in slot 1, the second one each.
         ("always", None, {(1, 0): 2, (2, 0): 4}),
         ("always", 1, {(1, 0): 2, (2, 0): 3, (2, 1): 1}),
-        ("once", 1, {(2, 0): 1}),
+        ("once", None, {(2, 0): 1}),
+        ("once", 1, {(2, 0): 1, (2, 1): 1}),
         ("never", 1, {}),
     ],
 )
@@ -35,6 +36,14 @@ def test_dummies_make_the_passes_of_each_chunk_equal(
     assert Counter((item.encoder, item.slot) for item in made) == added
     assert [item.index for item in made] == list(range(6, 6 + len(made)))
     assert all(item.is_dummy for item in made)
+
+
+@pytest.mark.parametrize("meets", ["once", "always"])
+def test_every_rank_encodes_in_the_last_chunk_where_the_sums_end(meets: Meets) -> None:
+    first = [item for item in ITEMS if item.slot == 0]
+    made = dummies(first, encoder_ranks=2, meets=meets, slots=3, chunk_slots=1)
+    assert sorted(item.encoder for item in made if item.slot == 2) == [0, 1]
+    assert not any(item.slot == 1 for item in made)
 
 
 def test_a_step_without_images_has_no_dummy() -> None:
