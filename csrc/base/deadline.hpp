@@ -7,7 +7,8 @@
 
 namespace flowtrain {
 
-/// Called now and then during a wait; true ends the wait early, without a result.
+/// Called now and then during a wait; true ends the wait early, without a result. Once true, it
+/// must stay true: a call may have several waits, and one Ctrl-C ends them all.
 using Interrupted = std::function<bool()>;
 
 /// Point in monotonic time by which a wait ends. Every wait takes one.

@@ -22,9 +22,15 @@ WithoutGil::~WithoutGil() {
 }
 
 bool SignalCheck::operator()() {
+  if (ended_) return true;
   const auto now = std::chrono::steady_clock::now();
   if (now < next_) return false;
   next_ = now + kPeriod;
+  ended_ = check();
+  return ended_;
+}
+
+bool SignalCheck::check() {
   try {
     const py::gil_scoped_acquire acquire;
     if (PyErr_CheckSignals() != 0) return true;

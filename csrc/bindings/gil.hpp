@@ -26,13 +26,17 @@ class WithoutGil {
 };
 
 /// Lets Ctrl-C end a wait, and ends it in a child that a signal handler has forked: the call is its
-/// parent's. Called from loops without the GIL; once it has returned true, a Python error is set.
+/// parent's. Called from loops without the GIL; once it has returned true, a Python error is set,
+/// and all further calls return true: one Ctrl-C ends all waits of a call.
 class SignalCheck {
  public:
   bool operator()();
 
  private:
+  bool check();
+
   static constexpr auto kPeriod = std::chrono::milliseconds(50);
+  bool ended_ = false;
   pid_t process_ = ::getpid();
   std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::now() + kPeriod;
 };

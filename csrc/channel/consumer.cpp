@@ -27,7 +27,7 @@ Consumer::Consumer(std::shared_ptr<Pool> pool, const std::string& ring, bool str
   pool_->check_open();
   ring_ = pool_->ring_number(ring);
   index_ring_ = pool_->control().ring(ring_);
-  lane_ = pool_->join(LaneRole::kConsumer, static_cast<std::uint16_t>(ring_));
+  lane_ = pool_->join(LaneRole::kConsumer, ring_);
   recorder_ = {pool_->control().record(lane_->number()), lane_->number(), recording};
   pool_->segments().map_devices();
 }
@@ -66,15 +66,23 @@ void Consumer::note_lost() const noexcept {
 
 /// Publishes the cell of an item that was not released again.
 void Consumer::redeliver(std::uint32_t c, const Descriptor& item) noexcept {
-  const Control& control = pool_->control();
   const std::lock_guard lock(mutex_);
-  Cell& cell = control.cell(c);
+  Cell& cell = pool_->control().cell(c);
   cell.attempt = cell.attempt + 1;
   count((**lane_).items_redelivered);
   recorder_.given_back(c, item);
-  // A ring has a slot for every cell: only a damaged one is full.
-  if (!index_ring_.push(c, lane_->number(), (**lane_).intent)) return release_cell(control, c);
-  control.ring_header(ring_).filled.notify();
+  push({c, 1});
+}
+
+/// Under mutex_. Frees the cells if the ring is full: it has a slot for every cell, so only a
+/// damaged one is.
+void Consumer::push(const lockfree::Run& run) noexcept {
+  const Control& control = pool_->control();
+  if (index_ring_.push_run(run, lane_->number(), (**lane_).intent)) {
+    control.ring_header(ring_).filled.notify();
+    return;
+  }
+  for (std::uint32_t c = run.first; c < run.first + run.count; ++c) release_cell(control, c);
 }
 
 lockfree::Run Consumer::pop(std::size_t max_items) {
@@ -96,8 +104,7 @@ std::string Consumer::text() const {
 void Consumer::put_back(const lockfree::Run& run) {
   if (run.count == 0) return;
   const std::lock_guard lock(mutex_);
-  index_ring_.push_run(run, lane_->number(), (**lane_).intent);
-  pool_->control().ring_header(ring_).filled.notify();
+  push(run);
 }
 
 /// Opens the item in the first cell of a taken run; null if its memory is gone, or awaited. If this

@@ -47,7 +47,7 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
 
   Pool& pool() const { return *pool_; }
   std::uint16_t lane() const { return lane_->number(); }
-  std::uint16_t ring() const { return static_cast<std::uint16_t>(ring_); }
+  std::uint16_t ring() const { return ring_; }
   bool strict() const { return strict_; }
 
  private:
@@ -78,6 +78,7 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
   std::vector<std::shared_ptr<Item>> take_many(std::size_t max_items, bool& awaited);
   std::shared_ptr<Item> open_first(const lockfree::Run& run, bool reported, Deferred& deferred);
   void put_back(const lockfree::Run& run);
+  void push(const lockfree::Run& run) noexcept;
   bool wait_for_some(bool awaited, const Deadline& deadline, const Interrupted& interrupted);
   [[noreturn]] void throw_timeout(const Deadline& deadline) const;
   std::int64_t note_taken(std::uint32_t cell, const Descriptor& item) const noexcept;
@@ -88,7 +89,7 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
   std::string text() const;
 
   std::shared_ptr<Pool> pool_;
-  std::uint32_t ring_;
+  std::uint16_t ring_;
   bool strict_;
   lockfree::IndexRing<> index_ring_;  ///< Of the ring, with this lane's position.
   std::unique_ptr<LaneHold> lane_;

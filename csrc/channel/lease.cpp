@@ -93,7 +93,8 @@ void Lease::skip_to_read(std::optional<StreamHandle> stream) {
 void Lease::abort(std::optional<StreamHandle> stream) {
   if (!open_) return;
   check_not_written("lease", "abort");
-  if (slab_.streams) skip_to_read(stream);
+  // In a forked child the cell and its streams are still the parent's, as in `release`.
+  if (slab_.streams && !producer_->pool().forked()) skip_to_read(stream);
   stream_.reset();
   release();
 }

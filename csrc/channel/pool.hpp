@@ -93,10 +93,10 @@ class Pool : public std::enable_shared_from_this<Pool> {
   const std::string& label() const { return label_; }
   std::uint16_t lane() const { return lane_; }
   const Control& control() const { return control_; }
-  /// If the pool is closed, waits until a stream has done what was just enqueued for a slab: the
-  /// pool does not keep its memory any more.
+  /// After close, waits until the stream has finished what was just enqueued: a closed pool may
+  /// unmap the slab.
   void wait_if_closed(const memory::StreamSteps& steps, memory::StreamHandle stream) const;
-  /// Ends the lanes that were left while their streams had work, once they have none.
+  /// Ends the lanes that only stream work kept open, if that work is done.
   void leave_idle();
   Lanes& lanes() { return *lanes_; }
   Segments& segments() { return *segments_; }
@@ -110,7 +110,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
                             const Interrupted& interrupted = {}, const memory::Place& place = {});
   /// Ends leasing from a segment of this handle. Its memory is freed once no slab is in use.
   void drop_segment(std::uint32_t number);
-  std::uint32_t ring_number(const std::string& name) const;
+  std::uint16_t ring_number(const std::string& name) const;
   std::vector<std::string> ring_names() const;
   /// The lanes that hold slabs, by label if they have one, with the number of slabs by state; for
   /// messages.

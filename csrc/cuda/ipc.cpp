@@ -133,7 +133,7 @@ class IpcResource final : public memory::Resource {
   std::unique_ptr<Memory> import(Exported exported, const DeviceId& device, std::uint64_t bytes,
                                  const std::string& name) const override {
     const DeviceFacts facts = facts_of(device);
-    if (exported.fds[0] || !exported.handle) return nullptr;
+    if (exported.fds[0] || exported.fds[1] || !exported.handle) return nullptr;
     const ContextScope scope(facts.ordinal);
     const std::string what = segment_text(name, bytes, facts.ordinal);
     std::shared_ptr<const Allocation> found = owned().find(*exported.handle);

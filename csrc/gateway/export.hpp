@@ -27,8 +27,9 @@ namespace flowtrain::gateway {
 ///
 /// Staging: being written to memory of a device, or copied from there to the host. Taken: to be
 /// asked for over this link. Wanted: asked for. Placing: on its way to the peer. Held: published
-/// there. A new link begins with `taken`: the peer knows what it has. If the peer's process was
-/// replaced, it does not, and what it had acknowledged is in its pool without it: released here.
+/// there. A new link begins with `taken`: the peer knows what it has. A replacement process does
+/// not know. What its predecessor acknowledged is already in the peer's pool, so it is released
+/// here.
 ///
 /// Memory:   the slabs that it has taken, one entry for each.
 /// Threads:  one.

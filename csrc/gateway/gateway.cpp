@@ -88,6 +88,8 @@ void Gateway::admit(const Peer& peer) {
   if (is_closed_) throw PoolClosed("gateway of pool '" + pool_->name() + "': it is closed");
   Connection& connection = connections_[peer.name];
   close_links(connection);
+  // The end of links that a wait is about to return is not that of the new ones.
+  std::erase_if(ended_, [&](const Ended& each) { return each.peer == peer.name; });
   const bool has_pool = connection.in && connection.peer.pool == peer.pool;
   const bool has_process = has_pool && connection.peer.process == peer.process;
   if (!connection.out) connection.out = std::make_unique<Export>(pool_, stagings_);
@@ -110,7 +112,7 @@ void Gateway::route(const std::string& name, const std::vector<std::string>& rin
                       "' was never admitted");
   }
   for (const std::string& ring : rings) {
-    const auto number = static_cast<std::uint16_t>(pool_->ring_number(ring));
+    const std::uint16_t number = pool_->ring_number(ring);
     const std::vector<std::uint16_t>& known = found->second.out->rings();
     if (std::ranges::find(known, number) != known.end()) continue;
     if (leads_away_[number]) {

@@ -33,8 +33,7 @@ namespace flowtrain::gateway {
 ///   2. A slab of a mirror is leased only for an item that lies in a slab of the same class of its
 ///      source. So both pools run out of space where one would; see Mirror.
 ///   3. The answer to a Want depends on the name of the item alone. So a new link asks again, and
-///   an
-///      item comes twice only if the process that received it was replaced before its
+///      an item comes twice only if the process that received it was replaced before its
 ///      acknowledgement arrived.
 ///
 /// The caller decides that a peer is dead, and calls `detach`. The end of a link detaches its peer,

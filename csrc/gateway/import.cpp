@@ -173,11 +173,13 @@ bool Import::grant_waiting() {
 
 bool Import::try_grant(Entry& entry) {
   const auto source = sources_.find(entry.source);
-  // Once the peer is told, it releases the item when this process is replaced: it must be safe.
+  // After the acknowledgement the peer releases the item if this process is replaced, so another
+  // handle must have mapped the mirror first.
   if (source == sources_.end() || !source->second.mirror || !source->second.mirror->is_ready()) {
     return false;
   }
-  // The end of a lease wakes who waits for space, such as this gateway.
+  // Checked before the lease: releasing a lease wakes everyone who waits for space, this gateway
+  // included.
   if (!transport_.can_grant()) return false;
   Mirror& mirror = *source->second.mirror;
   std::shared_ptr<channel::Lease> lease;

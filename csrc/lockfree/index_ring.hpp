@@ -15,7 +15,7 @@ namespace flowtrain::lockfree {
 using AtomicSlot = std::atomic<SlotWord>;
 
 /// The runs of cells that a lane is moving. A reaper reads them, of dead and living lanes, to tell
-/// a cell that never entered its ring from one that was taken and is not marked as taken.
+/// a cell that never entered its ring from one that was taken but is not yet marked kTaken.
 struct alignas(kCacheLine) LaneIntent {
   std::atomic<RunWord> publishing{0};
   std::atomic<RunWord> taking{0};

@@ -1,7 +1,6 @@
 #pragma once
 
-#include <pthread.h>
-#include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +16,7 @@
 #include "base/math.hpp"
 #include "measure/load.hpp"
 #include "os/child.hpp"
+#include "os/cores.hpp"
 #include "os/futex.hpp"
 #include "os/shared_zeros.hpp"
 
@@ -141,17 +141,8 @@ class WorkerGroup {
     }
   }
 
-  void join(std::uint32_t turn) noexcept {
-    cpu_set_t allowed;
-    if (::sched_getaffinity(0, sizeof(allowed), &allowed) == 0) {
-      int skip = static_cast<int>(turn % static_cast<std::uint32_t>(CPU_COUNT(&allowed)));
-      int cpu = 0;
-      while (!CPU_ISSET(cpu, &allowed) || skip-- > 0) ++cpu;
-      cpu_set_t one;
-      CPU_ZERO(&one);
-      CPU_SET(cpu, &one);
-      ::sched_setaffinity(0, sizeof(one), &one);
-    }
+  void join(std::uint32_t core) {
+    os::pin_to_core(core);
     control_.joined.fetch_add(1);
   }
 
@@ -163,9 +154,10 @@ class WorkerGroup {
     await(in);
     std::uint32_t round = control_.back.load(std::memory_order_relaxed);
     const auto round_trip = [&] {
-      control_.there.store(++round, std::memory_order_release);  // sync: group.ping
-      while (control_.back.load(std::memory_order_acquire) != round)
-        pause_core();  // sync: group.ping
+      control_.there.store(++round, std::memory_order_release);         // sync: group.ping
+      while (control_.back.load(std::memory_order_acquire) != round) {  // sync: group.ping
+        pause_core();
+      }
       return true;
     };
     result = median_round_ns(round_trip, [](std::size_t done) { return done == kPingBlocks; });

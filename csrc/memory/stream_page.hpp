@@ -30,8 +30,8 @@ constexpr bool has_reached(StreamWord word, std::uint32_t generation) {
 /// State of a generation by the word of its slab. kStale: the word is at a later generation.
 enum class Progress : std::uint8_t { kPending, kReached, kPoisoned, kStale };
 
-/// The words of one slab. Streams store the first two; hosts, the others. The latter name the lane
-/// that enqueued the write of the word, `[generation:32 | lane:31 | submitted:1]`.
+/// The words of one slab. Streams store `written` and `read`. Hosts store `writer` and `reader`:
+/// the lane that enqueued the write of each, `[generation:32 | lane:31 | submitted:1]`.
 struct alignas(kCacheLine) SlabWords {
   std::atomic<StreamWord> written;
   std::atomic<StreamWord> read;

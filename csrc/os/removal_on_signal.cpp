@@ -72,8 +72,9 @@ template <class Act>
 void for_each_of(pid_t process, Act&& act) noexcept {
   Entry* entry = entries.load(std::memory_order_acquire);  // sync: signal.entry
   for (; entry != nullptr; entry = entry->next) {
-    if (entry->process.load(std::memory_order_acquire) == process)
-      act(*entry);  // sync: signal.entry
+    if (entry->process.load(std::memory_order_acquire) == process) {  // sync: signal.entry
+      act(*entry);
+    }
   }
 }
 

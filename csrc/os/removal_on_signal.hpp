@@ -7,8 +7,8 @@
 
 namespace flowtrain::os {
 
-/// Leaves the pools of all handles of this process, which is about to end without closing them, and
-/// removes the files of those that it is the last to leave, as RemovalOnSignal says. Makes only
+/// For a process that ends without closing its pools: leaves each pool, and removes the files of a
+/// marked or own pool that no other process has open; see RemovalOnSignal. Makes only
 /// async-signal-safe calls. The handles must not be used any more.
 ///
 /// Threads: any.
@@ -28,8 +28,8 @@ void remove_pools_on_signals() noexcept;
 /// Each handle of a pool has an object, and with it a shared lock of one byte of the control file.
 /// In the creator's process leave_pools marks the folder. Then every process gives up its lock, and
 /// removes a marked folder if no other has the lock. So the others keep the files while they live,
-/// and the last one removes them, also if all leave at once. The locks of lanes
-/// are no measure: they must hold until the process has ended.
+/// and the last one removes them, also if all leave at once. The locks of lanes are no measure:
+/// they must hold until the process has ended.
 ///
 /// Memory:   an entry of a list of this process; entries are reused, never freed, each with a
 ///           descriptor of its own, which never becomes that of another file.

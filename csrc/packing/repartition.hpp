@@ -52,7 +52,33 @@ class Repartitioner {
     std::size_t begin, size;
   };
 
+  /// Of both bins `a` and `b`; kept: of the samples that stay in `a`.
+  struct Loads {
+    std::int64_t cost = 0, tokens = 0;
+    std::int64_t kept_cost = 0, kept_tokens = 0;
+    std::int64_t encoder = 0, encoder_of_a = 0, kept_encoder = 0;  ///< 0 without an encoder.
+  };
+  /// What a search looks for among the movable samples.
+  struct Goal {
+    std::int64_t wanted;                  ///< Cost that `a` should get of them.
+    std::int64_t min_tokens, max_tokens;  ///< Of those that `a` gets.
+    std::int64_t tolerance;               ///< Rating that is not improved on.
+    std::int64_t rating;                  ///< Of the division so far.
+    int shift;                            ///< Of the rounded costs.
+  };
+  /// A division: of either half, the sum whose bundles `a` gets.
+  struct Choice {
+    std::int64_t rating;
+    std::size_t first, second;
+  };
+
+  void list_samples(std::uint32_t a, std::uint32_t b);
   void choose_bundles(std::uint32_t a, const Division& division);
+  Loads loads_of(std::uint32_t a, std::uint32_t b) const;
+  int form_sums(std::int64_t cost);
+  template <class Rate>
+  Choice search(const Goal& goal, Rate rate) const;
+  void assign(std::uint32_t a, std::uint32_t b, const Choice& choice);
 
   Bins& bins_;
   std::int64_t max_tokens_;

@@ -107,14 +107,6 @@ std::optional<Grant> GrantTable::grant(std::uint64_t session, std::uint32_t regi
   return slot.grant;
 }
 
-bool GrantTable::revoke(const Grant& grant) noexcept {
-  if (grant.slot >= slots_.size()) return false;
-  Slot& slot = slots_[grant.slot];
-  if (slot.state != State::kGranted || slot.grant.generation != grant.generation) return false;
-  end(slot, false);
-  return true;
-}
-
 void GrantTable::end(Slot& slot, bool used) noexcept {
   slot.state = State::kFree;
   slot.was_used = used;
@@ -157,10 +149,6 @@ Placement GrantTable::finish(const Frame& place) noexcept {
   const Placement placed{slot.grant, place.bytes, place.header};
   end(slot, true);
   return placed;
-}
-
-std::uint32_t GrantTable::grants_in_use() const {
-  return static_cast<std::uint32_t>(slots_.size() - free_.size());
 }
 
 }  // namespace flowtrain::transport

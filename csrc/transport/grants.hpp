@@ -42,7 +42,7 @@ struct Placement {
 /// Memory:   max_grants slots, allocated at the start; sessions and regions by their number.
 /// Threads:  one.
 /// Progress: never waits. A slot is reused with the next generation, so that a grant that was used
-///           or revoked stays refused.
+///           or has ended stays refused.
 /// Ordering: none.
 /// Errors:   BadArgument for mistakes of this process; those of a peer are a Reason.
 class GrantTable {
@@ -66,9 +66,6 @@ class GrantTable {
   /// Nothing if all slots are in use.
   std::optional<Grant> grant(std::uint64_t session, std::uint32_t region, std::uint64_t offset,
                              std::uint64_t bytes);
-  /// Ends a grant. False if it was used already, or if its bytes are arriving: then only the end of
-  /// the session ends it.
-  bool revoke(const Grant& grant) noexcept;
 
   /// Opens the link of a session, once. Compares the ticket in constant time.
   Reason open(std::uint64_t session, const Header& ticket) noexcept;
@@ -80,8 +77,6 @@ class GrantTable {
   Begun begin(const Frame& place) noexcept;
   /// All bytes of a payload that has begun are in place: its grant is used up.
   Placement finish(const Frame& place) noexcept;
-
-  std::uint32_t grants_in_use() const;
 
  private:
   enum class State : std::uint8_t { kFree, kGranted, kReceiving };

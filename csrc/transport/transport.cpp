@@ -16,11 +16,4 @@ bool Transport::wait(const Deadline& deadline) {
   return false;
 }
 
-bool Transport::flush(const Link& link, const Deadline& deadline) {
-  while (link.error().empty() && link.pending() > 0) {
-    if (!wait(deadline)) return false;
-  }
-  return link.error().empty();
-}
-
 }  // namespace flowtrain::transport

@@ -113,8 +113,6 @@ class Transport {
                              std::uint64_t bytes) {
     return grants_.grant(session, region, offset, bytes);
   }
-  /// As GrantTable::revoke.
-  bool revoke(const Grant& grant) noexcept { return grants_.revoke(grant); }
 
   /// Limits how long the connection of a link may take to stand: 10 s without this call. Later the
   /// link has an error, since neither kernels nor UCX notice soon that nothing answers.
@@ -134,8 +132,6 @@ class Transport {
   /// The path and its links, for people.
   virtual std::string explain() const = 0;
 
-  /// Progresses until nothing is pending. False after the deadline, or if the link has an error.
-  bool flush(const Link& link, const Deadline& deadline);
   /// Progresses once, after a wait for something to do until the deadline.
   bool wait(const Deadline& deadline);
 

@@ -20,6 +20,7 @@ from flowtrain_core import (
     PoolSpace,
     Producer,
     SystemCallError,
+    _ops,
 )
 
 RUNTIME = Path(f"/dev/shm/flowtrain-{os.geteuid()}")
@@ -33,6 +34,13 @@ def test_a_lease_that_can_never_fit_is_refused_at_once(pool: Pool) -> None:
     segment = pool.add_segment(classes=[(4096, 1)])
     with pytest.raises(ValueError, match=f"segment {segment}: a lease of 4097"):
         Producer(pool, segment=segment).lease((4097,), "uint8")
+
+
+def test_attention_of_heads_without_a_dimension_is_refused() -> None:
+    heads, lengths = numpy.zeros((4, 1, 0), numpy.float32), numpy.array([1])
+    sums = numpy.zeros((4, 1), numpy.float32)
+    with pytest.raises(ValueError, match="head_dim at least 1"):
+        _ops.attention(heads, heads, heads, lengths, 1.0, False, heads.copy(), sums)
 
 
 @pytest.mark.parametrize(

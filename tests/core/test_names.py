@@ -14,6 +14,7 @@ from core.processes import Spawn
 
 from flowtrain_core import (
     Consumer,
+    Gateway,
     Pool,
     PoolCorrupt,
     PoolExists,
@@ -45,6 +46,11 @@ def test_names_are_checked_before_any_effect(name: str) -> None:
             pool.wait_dead(timeout_s=-1)
         with pytest.raises(ValueError, match="must be at least 1"):
             Producer(pool, max_items=0)
+        gateway = Gateway(pool, interface="127.0.0.1")
+        for seconds in (-1.0, float("nan")):
+            with pytest.raises(ValueError, match="timeout_s=.* at least 0"):
+                gateway.wait(seconds)
+        gateway.close()
 
 
 def test_control_characters_are_refused_and_messages_show_them(name: str) -> None:

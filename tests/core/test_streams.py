@@ -193,6 +193,23 @@ print(int(words.words[8]) == 1 << 32)
     assert run(driver, name, code) == ["True"]
 
 
+def test_a_lease_aborted_in_a_forked_child_stays_its_parents(driver: Path, name: str) -> None:
+    code = """
+slab = lease()
+if os.fork() == 0:
+    slab.abort(STREAM)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+slab.publish(1, STREAM)
+item = consumer.get(timeout_s=30)
+item.release(STREAM)
+lease().abort()
+pool.close()
+print('closed')
+"""
+    assert run(driver, name, code) == ["0", "closed"]
+
+
 @pytest.mark.deep  # The wait of close is ten seconds.
 def test_a_pool_whose_streams_do_not_end_is_closed_and_keeps_their_memory(
     driver: Path, name: str

@@ -14,10 +14,12 @@ namespace flowtrain::bindings {
 
 /// Protocols by which numpy, torch and others view a lease or an item without a copy.
 
-inline Exported exported(const std::shared_ptr<channel::Lease>& lease) {
+inline ExportedView exported(const std::shared_ptr<channel::Lease>& lease) {
   return export_lease(lease);
 }
-inline Exported exported(const std::shared_ptr<channel::Item>& item) { return export_item(item); }
+inline ExportedView exported(const std::shared_ptr<channel::Item>& item) {
+  return export_item(item);
+}
 
 /// The buffer protocol of a class. Set as type slots, because releasebuffer must count down the
 /// views.
@@ -69,7 +71,7 @@ void add_dlpack(Class& type) {
             if (!copy.is_none() && pybind11::bool_(copy)) {
               throw ViewRefused("__dlpack__: copy=True is not offered; copy the view");
             }
-            Exported view = exported(self);
+            ExportedView view = exported(self);
             if (device.device_type != dlpack::kCpu) self->use_on(dlpack_stream_of(stream.ptr()));
             return to_dlpack(std::move(view), max_version);
           },

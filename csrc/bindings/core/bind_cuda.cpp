@@ -5,7 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
-#include <mutex>
+#include <utility>
 
 #include "base/error.hpp"
 #include "bindings/core/arguments.hpp"
@@ -24,17 +24,14 @@ namespace {
 
 using cuda::DeviceFacts;
 
-/// Holds an owner of the core for Python until `close`, the end of a context manager, or
-/// destruction. Use it with the GIL. A call that releases the GIL keeps its value alive by `get`.
-template <class T>
-class Closable {
+/// Owns a registration until `close`, or the end of a context manager. Requires the GIL.
+class Registration {
  public:
-  Closable(T value, const char* what)
-      : value_(std::make_shared<T>(std::move(value))), what_(what) {}
+  explicit Registration(std::unique_ptr<cuda::HostRegistration> value) : value_(std::move(value)) {}
 
-  std::shared_ptr<T> get() const {
-    if (!value_) throw PoolClosed(std::string(what_) + ": it is closed");
-    return value_;
+  std::uint64_t device_address() const {
+    if (!value_) throw PoolClosed("host registration: it is closed");
+    return value_->device_address();
   }
   void close() {
     auto value = std::move(value_);
@@ -44,11 +41,8 @@ class Closable {
   bool closed() const { return !value_; }
 
  private:
-  std::shared_ptr<T> value_;
-  const char* what_;
+  std::unique_ptr<cuda::HostRegistration> value_;
 };
-
-using Memory = Closable<cuda::HostRegistration>;
 
 CUstream cu_stream(std::uintptr_t stream) { return reinterpret_cast<CUstream>(stream); }
 
@@ -64,15 +58,6 @@ std::uint64_t register_host(channel::Pool& pool, int device) {
         return std::make_shared<cuda::HostRegistration>(memory.host(), memory.bytes(), device,
                                                         what);
       });
-}
-
-template <class Class>
-void add_close(Class& type) {
-  using T = typename Class::type;
-  add_enter(type);
-  type.def("close", &T::close)
-      .def_property_readonly("closed", &T::closed)
-      .def("__exit__", [](T& self, const py::args&) { self.close(); });
 }
 
 void bind_devices(py::module_& module) {
@@ -108,19 +93,18 @@ void bind_devices(py::module_& module) {
 }
 
 void bind_memory(py::module_& module) {
-  py::class_<Memory, std::shared_ptr<Memory>> memory(module, "CudaHostRegistration");
-  memory
-      .def(py::init([](std::uintptr_t address, std::uint64_t bytes, int device) {
+  py::class_<Registration, std::shared_ptr<Registration>> type(module, "CudaHostRegistration");
+  type.def(py::init([](std::uintptr_t address, std::uint64_t bytes, int device) {
              const WithoutGil release;
-             return std::make_shared<Memory>(
-                 cuda::HostRegistration(reinterpret_cast<void*>(address), bytes, device,
-                                        "host memory"),
-                 "host registration");
+             return std::make_shared<Registration>(std::make_unique<cuda::HostRegistration>(
+                 reinterpret_cast<void*>(address), bytes, device, "host memory"));
            }),
            py::arg("address"), py::arg("nbytes"), py::kw_only(), py::arg("device"))
-      .def_property_readonly("device_address",
-                             [](Memory& self) { return self.get()->device_address(); });
-  add_close(memory);
+      .def_property_readonly("device_address", &Registration::device_address)
+      .def("close", &Registration::close)
+      .def_property_readonly("closed", &Registration::closed)
+      .def("__exit__", [](Registration& self, const py::args&) { self.close(); });
+  add_enter(type);
 }
 
 void bind_copies(py::module_& module) {

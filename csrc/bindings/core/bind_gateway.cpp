@@ -77,10 +77,11 @@ void admit(Gateway& self, const std::string& name, const std::string& address, s
 }
 
 std::vector<std::pair<std::string, std::string>> wait(Gateway& self, double timeout_s) {
+  const Deadline deadline = deadline_in(timeout_s);
   std::vector<Gateway::Ended> ended;
   {
     const WithoutGil release;
-    ended = self.wait(Deadline::in(timeout_s));
+    ended = self.wait(deadline);
   }
   std::vector<std::pair<std::string, std::string>> out;
   for (Gateway::Ended& each : ended) out.emplace_back(std::move(each.peer), std::move(each.why));

@@ -12,9 +12,9 @@ namespace {
 constexpr char kName[] = "dltensor";
 constexpr char kVersionedName[] = "dltensor_versioned";
 
-Exported describe(const channel::SlabView& slab, std::uint8_t dtype, int ndim,
-                  const std::uint32_t* shape) {
-  Exported out{};
+ExportedView describe(const channel::SlabView& slab, std::uint8_t dtype, int ndim,
+                      const std::uint32_t* shape) {
+  ExportedView out{};
   out.data = reinterpret_cast<void*>(slab.address);
   out.device = device_of(slab);
   out.dtype = dtype;
@@ -31,7 +31,7 @@ Exported describe(const channel::SlabView& slab, std::uint8_t dtype, int ndim,
 /// A managed tensor of either version, and the view it refers to.
 template <class Managed>
 struct Holder {
-  explicit Holder(Exported&& from) : exported(std::move(from)) {
+  explicit Holder(ExportedView&& from) : exported(std::move(from)) {
     const channel::Dtype& dtype = channel::kDtypes[exported.dtype];
     managed.dl_tensor = {exported.data,
                          exported.device,
@@ -49,7 +49,7 @@ struct Holder {
   Holder& operator=(const Holder&) = delete;
 
   Managed managed{};
-  Exported exported;
+  ExportedView exported;
 };
 
 /// Errors: TypeError if it is not a pair of integers.
@@ -81,7 +81,7 @@ py::object capsule_of(Holder<Managed>* holder, const char* name) {
 }
 
 struct BufferState {
-  Exported exported;
+  ExportedView exported;
   Py_ssize_t shape[channel::kMaxDims];
   Py_ssize_t strides[channel::kMaxDims];
 };
@@ -100,30 +100,30 @@ void check_on_host(const dlpack::DLDevice& device, const char* what) {
                     "; use DLPack (torch.from_dlpack), and copy on the device");
 }
 
-Exported export_lease(const std::shared_ptr<channel::Lease>& lease) {
+ExportedView export_lease(const std::shared_ptr<channel::Lease>& lease) {
   lease->pool().check_not_forked();
   if (!lease->open()) {
     throw PoolClosed("lease: it was published or aborted; a view would show another item's bytes");
   }
   const channel::Layout& layout = lease->layout();
-  Exported out = describe(lease->slab(), layout.dtype, layout.ndim, layout.shape.data());
+  ExportedView out = describe(lease->slab(), layout.dtype, layout.ndim, layout.shape.data());
   out.views = {lease, &lease->views()};
   return out;
 }
 
-Exported export_item(const std::shared_ptr<channel::Item>& item) {
+ExportedView export_item(const std::shared_ptr<channel::Item>& item) {
   item->pool().check_not_forked();
   if (!item->open()) {
     throw PoolClosed("item: it was released or given back; a view would show another item's bytes");
   }
   const channel::Descriptor& d = item->descriptor();
-  Exported out = describe(item->slab(), d.dtype, d.ndim, d.shape);
+  ExportedView out = describe(item->slab(), d.dtype, d.ndim, d.shape);
   out.views = {item, &item->views()};
   out.read_only = true;
   return out;
 }
 
-py::object to_dlpack(Exported exported, const py::object& max_version) {
+py::object to_dlpack(ExportedView exported, const py::object& max_version) {
   const bool versioned = !max_version.is_none() && major_of(max_version) >= 1;
   if (!versioned && exported.read_only) {
     throw ViewRefused(
@@ -140,7 +140,7 @@ py::object to_dlpack(Exported exported, const py::object& max_version) {
   return capsule_of(holder, kVersionedName);
 }
 
-void fill_buffer(PyObject* exporter, Exported exported, Py_buffer* view, int flags) {
+void fill_buffer(PyObject* exporter, ExportedView exported, Py_buffer* view, int flags) {
   check_on_host(exported.device, "the buffer protocol");
   const channel::Dtype& dtype = channel::kDtypes[exported.dtype];
   if (dtype.format == nullptr) {
@@ -158,7 +158,7 @@ void fill_buffer(PyObject* exporter, Exported exported, Py_buffer* view, int fla
     return;
   }
   auto* state = new BufferState{std::move(exported), {}, {}};
-  const Exported& e = state->exported;
+  const ExportedView& e = state->exported;
   const Py_ssize_t item_bytes = dtype.bits / 8;
   Py_ssize_t elements = 1;
   for (int i = 0; i < e.ndim; ++i) {

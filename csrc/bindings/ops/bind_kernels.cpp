@@ -62,10 +62,11 @@ Float* floats_of(const Floats& array, const char* name, const Shape& shape) {
 
 Attention attention_of(const py::array& q, const py::array& k, const Lengths& lengths, float scale,
                        bool causal) {
-  if (q.ndim() != 3 || k.ndim() != 3 || k.shape(0) < 1 || q.shape(0) % k.shape(0) != 0) {
+  if (q.ndim() != 3 || k.ndim() != 3 || q.shape(2) < 1 || k.shape(0) < 1 ||
+      q.shape(0) % k.shape(0) != 0) {
     throw BadArgument(
         "q, k: shapes must be [heads, tokens, head_dim] and [kv_heads, tokens, "
-        "head_dim], with heads a multiple of kv_heads");
+        "head_dim], with heads a multiple of kv_heads and head_dim at least 1");
   }
   const std::span given(lengths.data(), static_cast<std::size_t>(lengths.size()));
   for (const std::int64_t length : given) {

@@ -32,7 +32,7 @@ std::uint32_t SlabMaker::make(std::uint32_t segment, SegmentWord word, std::uint
                               std::uint64_t wanted, std::uint64_t free_bytes) noexcept {
   const Task task{control_.segment(segment), segment, word, least, wanted};
   // Waiting producers call this again and again: no system call if it cannot succeed.
-  if (!has_room_at_end(task)) {
+  if (!end_of_slabs(task)) {
     const std::uint64_t all = task.entry.bytes;
     const std::uint64_t gaps = all - std::min<std::uint64_t>(task.entry.slab_bytes, all);
     if (free_bytes + gaps < least || !find_place(task)) return kNone;
@@ -75,8 +75,8 @@ bool SlabMaker::try_lock() noexcept {
 std::uint32_t SlabMaker::make_locked(const Task& task) noexcept {
   for (int tries = 0; tries < kPlaceTries; ++tries) {
     std::uint32_t cell = kNone;
-    if (has_room_at_end(task)) {
-      cell = make_at_end(task);
+    if (const auto end = end_of_slabs(task)) {
+      cell = make_at_end(task, *end);
     } else {
       const auto place = find_place(task);
       if (!place) return kNone;
@@ -87,12 +87,14 @@ std::uint32_t SlabMaker::make_locked(const Task& task) noexcept {
   return kNone;
 }
 
-bool SlabMaker::has_room_at_end(const Task& task) const noexcept {
+/// Reads the entry once: another process may change it between the check and the use.
+std::optional<SlabMaker::End> SlabMaker::end_of_slabs(const Task& task) const noexcept {
   const CellRange cells = control_.cells_of(task.entry);
+  const std::uint32_t slabs =
+      task.entry.num_slabs.load(std::memory_order_acquire);  // sync: segment.slabs
   const std::uint64_t all = task.entry.bytes, end = task.entry.slabs_end;
-  return end <= all && task.wanted <= all - end &&
-         task.entry.num_slabs.load(std::memory_order_acquire) <  // sync: segment.slabs
-             cells.end - cells.first;
+  if (slabs >= cells.end - cells.first || end > all || task.wanted > all - end) return {};
+  return End{cells.first + slabs, {end, task.wanted}};
 }
 
 /// Finds a place among the slabs. Without the lock the result is a hint.
@@ -135,13 +137,11 @@ void SlabMaker::list_slabs(const Task& task) noexcept {
   std::inplace_merge(slabs_.begin(), slabs_.begin() + old, slabs_.end());
 }
 
-std::uint32_t SlabMaker::make_at_end(const Task& task) noexcept {
-  const std::uint32_t slabs = task.entry.num_slabs.load(std::memory_order_relaxed);
-  const std::uint32_t cell = control_.cells_of(task.entry).first + slabs;
+std::uint32_t SlabMaker::make_at_end(const Task& task, const End& end) noexcept {
   leased_.clear();
-  if (!lease(task, cell)) return kNone;
-  write(task, cell, {task.entry.slabs_end, task.wanted});
-  return cell;
+  if (!lease(task, end.cell)) return kNone;
+  write(task, end.cell, end.place);
+  return end.cell;
 }
 
 std::uint32_t SlabMaker::make_at(const Task& task, const memory::Extent& place) noexcept {

@@ -26,9 +26,8 @@ namespace flowtrain::channel {
 ///           meanwhile. New segments get their entry and cells under the same lock. So if a segment
 ///           ends during a call, its entry and cells are not reused before the call returns.
 /// Progress: never waits. Reads the slabs of the segment, and sorts those made since its last call,
-///           except for a slab behind the last one. A
-///           process that stops during a call blocks further calls and new segments, but no slab
-///           that exists.
+///           except for a slab behind the last one. A process that stops during a call blocks
+///           further calls and new segments, but no slab that exists.
 /// Ordering: cell.word publishes a slab; segment.slabs the cells that may have one.
 /// Errors:   returns kNone if there is no place or cell, or if other processes were faster. If the
 ///           list cannot grow, the process ends.
@@ -69,13 +68,19 @@ class SlabMaker {
     std::uint64_t wanted;
   };
 
+  /// The first cell without a slab, and the bytes behind the last slab.
+  struct End {
+    std::uint32_t cell;
+    memory::Extent place;
+  };
+
   static void subtract(SegmentEntry& entry, std::uint64_t bytes) noexcept;
-  bool has_room_at_end(const Task& task) const noexcept;
+  std::optional<End> end_of_slabs(const Task& task) const noexcept;
   std::optional<memory::Extent> find_place(const Task& task) noexcept;
   void list_slabs(const Task& task) noexcept;
   bool try_lock() noexcept;
   std::uint32_t make_locked(const Task& task) noexcept;
-  std::uint32_t make_at_end(const Task& task) noexcept;
+  std::uint32_t make_at_end(const Task& task, const End& end) noexcept;
   std::uint32_t make_at(const Task& task, const memory::Extent& place) noexcept;
   bool lease_slabs_in(const Task& task, const memory::Extent& place) noexcept;
   bool lease_spare(const Task& task) noexcept;

@@ -37,7 +37,8 @@ std::optional<std::string> find_fault(const Control& control, const Descriptor& 
            " of " + name() + ", which is in generation " + std::to_string(generation_of(word));
   }
   if (const memory::Place place = entry.place(); !is_valid(place)) {
-    return name() + " is said to have memory of kind " + text(place) + ", which cannot be";
+    return "the entry of " + name() + " names memory of kind " + text(place) +
+           ", which is not valid";
   }
   if (entry.kind != memory::Kind::kMemfd &&
       !control.streams().write_submitted(c, item.generation)) {

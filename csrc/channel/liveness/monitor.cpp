@@ -10,7 +10,6 @@
 #include "base/error.hpp"
 #include "channel/liveness/recovery.hpp"
 #include "channel/pool.hpp"
-#include "os/byte_lock.hpp"
 #include "os/thread.hpp"
 
 namespace flowtrain::channel {

@@ -15,10 +15,10 @@ namespace flowtrain::channel {
 /// Memory:   the pool's control tables.
 /// Threads:  one, that of its handle's monitor.
 /// Progress: never waits. Lanes that another handle is recovering, or whose cells a living lane is
-///           moving, are left for a later call. So is a lane with slabs or streams in memory of a
-///           device until its process has ended: it may have lost its lock alone, and streams
-///           cannot be stopped. If it ran in another PID namespace, only handles in that one can
-///           tell. An interrupted recovery is repeated.
+///           moving, are left for a later call. A lane with slabs or stream work in device memory
+///           is left until its process has ended, since a process that only lost its lock still
+///           runs, and streams cannot be stopped. Only handles in its PID namespace can see that
+///           end. An interrupted recovery is repeated.
 /// Ordering: lane.state, as in Lanes.
 /// Errors:   never throws, except for lack of memory of its own.
 template <class Rules = ReapRules>

@@ -56,12 +56,10 @@ void close_all_pools(const Interrupted& interrupted) {
       if (auto held = pool->weak_from_this().lock()) open.push_back(std::move(held));
     }
   }
-  bool ended = false;  // One Ctrl-C ends the waits of all.
-  const Interrupted once = [&] { return ended || (ended = interrupted && interrupted()); };
   std::string losses;
   for (const auto& pool : open) {
     try {
-      pool->close(once);
+      pool->close(interrupted);
     } catch (const Error& error) {
       losses += (losses.empty() ? "" : "; ") + std::string(error.what());
     }

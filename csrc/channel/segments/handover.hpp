@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "channel/layout/control.hpp"
 #include "channel/liveness/lanes.hpp"

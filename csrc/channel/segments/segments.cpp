@@ -122,8 +122,8 @@ std::uint32_t Segments::make(const Claim& claim, const memory::Carving& carving,
 const memory::Resource& Segments::usable_resource(std::uint32_t index,
                                                   const memory::Place& place) const {
   if (!is_valid(place)) {
-    throw PoolCorrupt(table_.text(index) + ": is said to have memory of kind " + text(place) +
-                      ", which cannot be; the control file was damaged: make the pool anew");
+    throw PoolCorrupt(table_.text(index) + ": its entry names memory of kind " + text(place) +
+                      ", which is not valid; the control file was damaged: make the pool anew");
   }
   if (const std::string reason = why_not(resources_, place); !reason.empty()) {
     throw MemoryUnreachable(table_.text(index) + ": this process cannot map its memory, of kind " +
@@ -146,11 +146,12 @@ Segments::MapResult Segments::map(std::uint32_t index, When when) {
   }
   if (local_.find(index, generation_of(word))) return MapResult::kMapped;
   const bool on_device = control_.segment(index).kind != memory::Kind::kMemfd;
-  if (when == When::kEarly && on_device && !local_.maps_devices()) {
+  const bool asked = request && request->generation() == generation_of(word);
+  if (when == When::kEarly && on_device && !asked && !local_.maps_devices()) {
     local_.skip(index, word, LocalSegments::Skip::kUntilUse);
     return MapResult::kGone;
   }
-  if (!request || request->generation() != generation_of(word)) {
+  if (!asked) {
     request.emplace(control_, lanes_, folder_, table_.text(index), index, word);
   }
   try {

@@ -70,6 +70,9 @@ class FlightRecorder {
     const std::uint64_t n = written_.load(std::memory_order_relaxed);
     StoredEvent& stored = events_[n % kStored];
     prefetch_to_write(&stored + 4);  // Two lines ahead; past the last event it is harmless.
+    // Pairs with the fence in for_each: a reader that sees a store below also sees the count of
+    // all events before it, and so skips the event that is overwritten.
+    std::atomic_thread_fence(std::memory_order_release);
     stored.time_ns = event.time_ns;
     stored.key_low = event.key_low;
     stored.bytes = event.bytes;
@@ -84,7 +87,7 @@ class FlightRecorder {
     for (std::uint64_t n = end > kKept ? end - kKept : 0; n < end; ++n) {
       const StoredEvent& stored = events_[n % kStored];
       const Event event = event_of(stored);
-      std::atomic_thread_fence(std::memory_order_acquire);
+      std::atomic_thread_fence(std::memory_order_acquire);  // Pairs with the fence in note.
       if (written_.load(std::memory_order_relaxed) < n + kStored) visit(event);
     }
   }

@@ -10,14 +10,15 @@
 
 namespace flowtrain::transport::ucx {
 
-/// Decides on messages of peers that have opened no session. UCX lets anybody connect, and has made
-/// an endpoint for an answer when such a message arrives. Who knows the ticket of a session is let
-/// in; others get an answer that says no more than that.
+/// Decides on messages of peers that have opened no session. UCX accepts every connection and
+/// creates a reply endpoint for it. A peer with a valid ticket is accepted; any other gets a
+/// refusal that gives no details.
 ///
 /// Memory:   that of kMaxAnswers answers under way.
 /// Threads:  that of the engine.
-/// Progress: within UCX, where alone the endpoint of a stranger can be used: UCX ends it with its
-///           peer, without a word.
+/// Progress: runs inside UCX callbacks: only there is a stranger's endpoint valid, since UCX
+/// destroys
+///           it without notice.
 /// Ordering: none.
 /// Errors:   none; what is refused is queued.
 class Door {

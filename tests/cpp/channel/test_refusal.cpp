@@ -112,6 +112,17 @@ void the_other_items_of_a_batch_with_a_refused_one_are_delivered() {
   CHECK(f.in_use() == 0);
 }
 
+void items_that_a_full_ring_does_not_take_back_are_freed() {
+  Fixture f;
+  const std::array leases{f.lease(), f.lease(), f.lease()};
+  f.producer->publish_many(leases, std::array<Key, 3>{{{1, 0}, {2, 0}, {3, 0}}});
+  f.control().cell(0).descriptor.dtype = 99;
+  // The next slot to be filled is a lap behind: so the ring seems to be full.
+  f.control().ring_header(0).hints.tail = f.control().geometry().ring_capacity + 1;
+  CHECK(says(corrupt([&] { f.take_all(); }), "dtype 99"));
+  CHECK(f.in_use() == 0);
+}
+
 void memory_beyond_a_segment_is_not_viewed() {
   Fixture f;
   f.lease()->publish({1, 0});
@@ -137,9 +148,9 @@ void memory_of_an_impossible_kind_is_not_viewed() {
     CHECK(f.in_use() == 0);
     return text;
   };
-  CHECK(says(said(memory::Kind{4}, 1), "segment 1 is said to have memory of kind 4 on device"));
+  CHECK(says(said(memory::Kind{4}, 1), "the entry of segment 1 names memory of kind 4 on device"));
   CHECK(says(said(memory::Kind::kMemfd, 1), "of kind 'memfd' on device 00000000-0000-0000-0000-"));
-  CHECK(says(said(memory::Kind::kVmm, 0), "of kind 'vmm', which cannot be"));
+  CHECK(says(said(memory::Kind::kVmm, 0), "of kind 'vmm', which is not valid"));
 }
 
 void a_slab_that_is_not_in_its_segment_is_not_leased() {
@@ -217,6 +228,7 @@ void a_file_with_impossible_sizes_is_refused() {
 int main() {
   an_invalid_descriptor_is_refused_with_its_fault();
   the_other_items_of_a_batch_with_a_refused_one_are_delivered();
+  items_that_a_full_ring_does_not_take_back_are_freed();
   memory_beyond_a_segment_is_not_viewed();
   memory_of_an_impossible_kind_is_not_viewed();
   a_slab_that_is_not_in_its_segment_is_not_leased();

@@ -122,9 +122,12 @@ inline void what_is_not_this_memory_is_refused(const Subject& s) {
   const auto memory = make(s);
   CHECK(refuses(s, {}));
   CHECK(refuses(s, memory->export_memory(), std::uint64_t{64} << 20));
-  Exported more = memory->export_memory();
-  more.fds[more.fds[0] ? 1 : 0] = os::sealed_memfd("more", kBytes);
-  CHECK(refuses(s, std::move(more)));
+  for (const std::size_t extra : {0U, 1U}) {
+    Exported more = memory->export_memory();
+    if (more.fds[extra]) continue;
+    more.fds[extra] = os::sealed_memfd("more", kBytes);
+    CHECK(refuses(s, std::move(more)));
+  }
   Exported other_handle = memory->export_memory();
   other_handle.handle.emplace().fill(std::byte{0x5a});
   CHECK(refuses(s, std::move(other_handle)));

@@ -101,7 +101,7 @@ inline void a_stopped_process_is_a_stall_that_goes_on(const Subject& s) {
   CHECK(sending.link->error().empty());
   CHECK(sending.host.transport->explain().find("has taken nothing for ") != std::string::npos);
   sending.process.child().send(SIGCONT);
-  CHECK(sending.host.transport->flush(*sending.link, Deadline::in(30)));
+  CHECK(flush(*sending.host.transport, *sending.link, Deadline::in(30)));
   CHECK(sending.host.acknowledged.size() == Process::kPlacements);
   sending.link->abort();
   CHECK(sending.process.child().wait() == os::Child<std::function<void()>>::End::kDone);

@@ -122,6 +122,15 @@ inline void settle(std::vector<Host*> hosts) {
   }
 }
 
+/// Lets a transport progress until nothing of a link is pending. False after the deadline, or if
+/// the link has an error.
+inline bool flush(Transport& transport, const Link& link, const Deadline& deadline) {
+  while (link.error().empty() && link.pending() > 0) {
+    if (!transport.wait(deadline)) return false;
+  }
+  return link.error().empty();
+}
+
 /// Two hosts with a link from `a` to memory of `b`.
 struct Pair {
   explicit Pair(const Subject& subject, std::uint64_t bytes = 1 << 16)

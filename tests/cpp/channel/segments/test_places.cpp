@@ -76,6 +76,22 @@ void only_a_handle_that_reads_maps_the_memory_of_a_device_early() {
   CHECK(f.other->segments().memory_of(f.fake));
 }
 
+/// Otherwise the watcher would be woken by the answer again and again.
+void an_answer_that_no_call_takes_is_taken_in_the_background() {
+  const Fixture f;
+  f.wait_until_said(Lane::kNotMapped | 1);
+  Segments& segments = f.other->segments();
+  const memory::Address slab = memory::make_address(1, static_cast<std::uint8_t>(f.fake), 0);
+  const Deadline deadline = Deadline::in(30);
+  while (!segments.memory_of(f.host) && !deadline.passed()) ::usleep(1000);
+  // The call that asks does not come back. Again if another thread was mapping.
+  while (segments.pending_sockets().empty() && !segments.memory_of(f.fake) && !deadline.passed()) {
+    segments.resolve(slab, 16);
+  }
+  f.wait_until_said(1);
+  CHECK(segments.memory_of(f.fake));
+}
+
 void a_handle_that_cannot_map_a_segment_puts_its_items_back() {
   memory::Resources none{};
   none[0] = &memory::memfd();
@@ -131,6 +147,7 @@ void an_unknown_device_is_refused_before_anything_is_made() {
 int main() {
   a_segment_names_its_place_everywhere();
   only_a_handle_that_reads_maps_the_memory_of_a_device_early();
+  an_answer_that_no_call_takes_is_taken_in_the_background();
   a_handle_that_cannot_map_a_segment_puts_its_items_back();
   an_unknown_device_is_refused_before_anything_is_made();
 }
