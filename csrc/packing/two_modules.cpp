@@ -1,6 +1,7 @@
 #include "packing/two_modules.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <utility>
 
@@ -30,6 +31,84 @@ struct Load {
   }
 };
 
+/// Finds the bin whose larger load is lowest with one more sample.
+///
+/// Memory:  a binary tree of the bins, 40 bytes a node.
+/// Threads: none.
+/// Errors:  none.
+class LowestBin {
+ public:
+  explicit LowestBin(std::span<const Load> loads)
+      : leaves_(std::bit_ceil(std::max<std::size_t>(1, loads.size()))), least_(2 * leaves_) {
+    for (std::size_t b = 0; b < loads.size(); ++b) least_[leaves_ + b] = of(loads[b]);
+    for (std::size_t at = leaves_ - 1; at > 0; --at) pull(at);
+  }
+
+  void set(std::uint32_t bin, const Load& load) {
+    std::size_t at = leaves_ + bin;
+    for (least_[at] = of(load); at > 1;) pull(at /= 2);
+  }
+
+  /// Of equal bins the first; kNone where none has room.
+  std::uint32_t find(const Load& sample, std::int64_t cap) const {
+    Best best;
+    search(1, 0, leaves_, sample, cap - sample.tokens, best);
+    return best.bin;
+  }
+
+ private:
+  /// The least of each of the loads below a node, of the sum of both, and of the larger one.
+  struct Least {
+    std::int64_t backbone = INT64_MAX, encoder = INT64_MAX, tokens = INT64_MAX;
+    std::int64_t both = INT64_MAX, longest = INT64_MAX;
+  };
+
+  static Least of(const Load& load) {
+    return {load.backbone, load.encoder, load.tokens, load.backbone + load.encoder, load.longest()};
+  }
+
+  struct Best {
+    std::int64_t longest = INT64_MAX;
+    std::uint32_t bin = kNone;
+  };
+
+  void pull(std::size_t at) {
+    const Least &a = least_[2 * at], &b = least_[2 * at + 1];
+    least_[at] = {std::min(a.backbone, b.backbone), std::min(a.encoder, b.encoder),
+                  std::min(a.tokens, b.tokens), std::min(a.both, b.both),
+                  std::min(a.longest, b.longest)};
+  }
+
+  /// No bin below `at` ends below this; INT64_MAX where none has room.
+  std::int64_t bound(std::size_t at, const Load& sample, std::int64_t room) const {
+    const Least& least = least_[at];
+    if (least.tokens > room) return INT64_MAX;
+    // The larger load is at least half of both, and the larger one so far with the smaller addend.
+    const std::int64_t half = (least.both + sample.backbone + sample.encoder + 1) / 2;
+    const std::int64_t grown = least.longest + std::min(sample.backbone, sample.encoder);
+    return std::max(
+        {least.backbone + sample.backbone, least.encoder + sample.encoder, half, grown});
+  }
+
+  void search(std::size_t at, std::size_t first, std::size_t count, const Load& sample,
+              std::int64_t room, Best& best) const {
+    const std::int64_t longest = bound(at, sample, room);
+    if (longest > best.longest || (longest == best.longest && first >= best.bin)) return;
+    if (longest == INT64_MAX) return;
+    if (count == 1) {
+      best = {longest, static_cast<std::uint32_t>(first)};
+      return;
+    }
+    const std::size_t half = count / 2;
+    const bool left = bound(2 * at, sample, room) <= bound(2 * at + 1, sample, room);
+    for (const bool right : {!left, left})
+      search(2 * at + right, first + right * half, half, sample, room, best);
+  }
+
+  std::size_t leaves_;
+  Vector<Least> least_;
+};
+
 class TwoModules {
  public:
   TwoModules(const Samples& samples, const Grid& grid)
@@ -45,15 +124,13 @@ class TwoModules {
     bool fit = true;
     std::vector<std::int64_t> longer(samples_.size());
     for (std::uint32_t i = 0; i < longer.size(); ++i) longer[i] = of(i).longest();
+    LowestBin lowest(loads_);
     for (const std::uint32_t i : order_descending(longer)) {
-      std::uint32_t best = kNone;
-      std::int64_t lowest = INT64_MAX;
-      for (std::uint32_t b = 0; b < loads_.size(); ++b) {
-        const Load load = loads_[b] + of(i);
-        if (load.tokens <= cap_ && load.longest() < lowest) lowest = load.longest(), best = b;
-      }
+      const std::uint32_t best = lowest.find(of(i), cap_);
       fit = fit && best != kNone;
-      if (best != kNone) add(i, best);
+      if (best == kNone) continue;
+      add(i, best);
+      lowest.set(best, loads_[best]);
     }
     return fit;
   }

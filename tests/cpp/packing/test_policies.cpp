@@ -114,6 +114,39 @@ void two_modules_reach_the_optimum_of_small_cases() {
   CHECK(reached >= 59);
 }
 
+/// The tree of bins finds the bin that a look at each of them finds, of equal ones the first.
+void each_sample_is_placed_in_the_lowest_bin() {
+  std::mt19937_64 random(17);
+  for (int round = 0; round < 200; ++round) {
+    const Grid grid{static_cast<std::uint32_t>(uniform(random, 1, 9)), 3, uniform(random, 10, 100)};
+    Drawn drawn;
+    std::vector<std::int64_t> encoder, longer;
+    for (int i = 0; i < 90; ++i) {
+      drawn.tokens.push_back(uniform(random, 1, 30));
+      drawn.cost.push_back(uniform(random, 0, 12));
+      encoder.push_back(uniform(random, 0, 12));
+      longer.push_back(std::max(drawn.cost[static_cast<std::size_t>(i)], encoder.back()));
+    }
+    const std::vector<std::uint32_t> bins = balance_two(drawn.samples(), encoder, grid, 0, 0);
+    std::vector<std::int64_t> backbone(grid.bins()), other(grid.bins()), tokens(grid.bins());
+    for (const std::uint32_t i : order_descending(longer)) {
+      std::uint32_t best = kNone;
+      std::int64_t lowest = INT64_MAX;
+      for (std::uint32_t b = 0; b < grid.bins(); ++b) {
+        const std::int64_t load = std::max(backbone[b] + drawn.cost[i], other[b] + encoder[i]);
+        if (tokens[b] + drawn.tokens[i] <= grid.max_tokens && load < lowest) {
+          lowest = load, best = b;
+        }
+      }
+      CHECK(bins[i] == best);
+      if (best == kNone) continue;
+      backbone[best] += drawn.cost[i];
+      other[best] += encoder[i];
+      tokens[best] += drawn.tokens[i];
+    }
+  }
+}
+
 /// Greedily, each bin gets one of the first two, and the last fits into neither.
 void two_modules_fit_where_tokens_are_tight() {
   const Drawn drawn{{6, 4, 5, 5}, {10, 9, 5, 5}};
@@ -125,6 +158,7 @@ void two_modules_fit_where_tokens_are_tight() {
 }  // namespace
 
 int main() {
+  each_sample_is_placed_in_the_lowest_bin();
   two_modules_fit_where_tokens_are_tight();
   two_modules_reach_the_optimum_of_small_cases();
   both_modules_are_balanced_together();
