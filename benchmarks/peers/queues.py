@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import tempfile
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from flowtrain.bench.ring import Slice
+from peers.program import Program
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
-OPTIONS = ("-std=c++20", "-O3", "-DNDEBUG", "-pthread", f"-I{CSRC}")
+OPTIONS = ("-O3", "-DNDEBUG", "-pthread", f"-I{CSRC}", "-lrt")
 
 
-class Queues:
-    """The compiled program, which measures one slice at a time.
-
-    Raises:
-        subprocess.CalledProcessError: It does not compile.
-    """
+class Queues(Program):
+    """The compiled program, which measures one slice at a time."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        program = Path(self._folder.name) / "queues"
-        sources = [str(SOURCE), str(CSRC / "base" / "error.cpp")]
-        subprocess.run(["c++", *OPTIONS, *sources, "-o", str(program), "-lrt"], check=True)
-        self._process = subprocess.Popen(
-            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        super().__init__(
+            SOURCE, CSRC / "base" / "error.cpp", CSRC / "os" / "cores.cpp", options=OPTIONS
         )
-
-    @classmethod
-    def missing(cls) -> str | None:
-        return None if shutil.which("c++") else "no C++ compiler (c++) on PATH"
+        self._process = subprocess.Popen(
+            [self.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
 
     def lacks(self, queue: str) -> str | None:
         """Why a queue cannot be measured; None if it can."""
@@ -71,15 +59,7 @@ class Queues:
             raise RuntimeError(f"the program of queues ended at: {' '.join(map(str, question))}")
         return answer
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
-        self._folder.cleanup()
+        super().__exit__()

@@ -22,7 +22,6 @@ def test_a_benchmark_imports(module: str) -> None:
     assert Path(importlib.import_module(module).__file__ or "").is_relative_to(BENCHMARKS)
 
 
-@pytest.mark.deep
 def test_queues_of_others_compile_and_move_descriptors() -> None:
     assert Queues.missing() is None
     with Queues() as queues:
@@ -34,7 +33,6 @@ def test_queues_of_others_compile_and_move_descriptors() -> None:
                 assert queues.round_trip(queue, 0.05).value > 0
 
 
-@pytest.mark.deep
 def test_the_bare_futex_compiles_and_wakes_a_sleeper() -> None:
     assert RawFutex.missing() is None
     with RawFutex() as futex:
