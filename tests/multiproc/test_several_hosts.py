@@ -232,7 +232,7 @@ def gateway_of(launcher: int) -> int:
     [
         ("there", "host there is gone"),
         ("here", "the process that hosts the run has died"),
-        ("gateway", "start the commands of all hosts again, with --resume"),
+        ("gateway", "the commands of all hosts again, that with the YAML file with --resume"),
         ("backbone.1", "rank backbone.1"),
         ("encoder.0", "rank encoder.0"),
         ("backbone.0", "rank backbone.0"),

@@ -12,7 +12,7 @@ from typing import Any
 from flowtrain.bench import ucx_copy
 from flowtrain.bench.conditions import conditions
 from flowtrain.bench.isolated import failure_of, telling
-from flowtrain.bench.peer import BUSY, ERROR, PURPOSE, READY, Endpoint, identity
+from flowtrain.bench.peer import BUSY, ERROR, PURPOSE, READY, Endpoint, identity, plain
 from flowtrain.bench.ucx_copy import UcxCopy
 from flowtrain.hosts import Control, HostError, HostLeft
 from flowtrain.hosts.entrance import Entrance, Port
@@ -124,7 +124,7 @@ class _Service:
             await self._stack.aclose()
             return {"said": said} | await self._does[request.pop("does")](**request)
         except (RuntimeError, ValueError, OSError, LookupError, TypeError) as error:
-            return {ERROR: str(error)}
+            return {ERROR: plain(error)}
 
     async def _find_ucx(self) -> dict[str, Any]:
         self._copy = await ucx_copy.find(self._interface, self._ucx)

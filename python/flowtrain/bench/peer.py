@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 
 import flowtrain_core
 from flowtrain.hosts import Control, HostError, Identity, join
+from flowtrain.hosts.connect import address_of, connect
 from flowtrain.hosts.handshake import Session
+from flowtrain_core import UcxError
 
 PURPOSE = "bench pool"
 BUSY, READY, ERROR = "busy", "ready", "error"
 """Keys of what the peer tells unasked, and of a failure in place of an answer."""
-_TIMEOUT_S = 5.0
 _LEAVE_S = 1.0
 T = TypeVar("T")
 
@@ -28,6 +29,12 @@ class Endpoint:
     host: str
     port: int
     token: bytes
+
+
+def plain(error: Exception) -> str:
+    """Text of an error, without the names of function and type that its process has put before."""
+    text = str(error)
+    return text.rpartition(f"{UcxError.__name__}: ")[2] or text
 
 
 def identity() -> Identity:
@@ -139,11 +146,10 @@ async def connected(to: Endpoint, tell: Callable[[str], None]) -> AsyncIterator[
         HostError: It cannot be reached, or refuses this process.
     """
     try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(to.host, to.port)
+        reader, writer = await connect(to.host, to.port)
     except OSError as error:
         raise HostError(
-            f"{to.host}:{to.port} cannot be reached ({error.strerror or 'no answer'}); start "
+            f"{address_of(to.host, to.port)} cannot be reached ({error.strerror or error}); start "
             "`flowtrain bench pool --listen` there"
         ) from error
     peer = Peer(reader, writer, await join(reader, writer, to.token, identity()), tell)

@@ -19,8 +19,9 @@ from flowtrain.bench.conditions import conditions
 from flowtrain.bench.isolated import call_async
 from flowtrain.bench.listener import listening
 from flowtrain.bench.memory import check_sizes
-from flowtrain.bench.peer import Endpoint, Peer, connected
+from flowtrain.bench.peer import Endpoint, Peer, connected, plain
 from flowtrain.bench.ucx_copy import UcxCopy
+from flowtrain.hosts.connect import address_of
 from flowtrain.hosts.ucx import copies_in_packages
 from flowtrain.train.launch.stops import say
 
@@ -46,7 +47,7 @@ def listen(at: Endpoint, ucx: str, command: str) -> None:
 
     async def listens() -> None:
         async with listening(at, ucx, say) as (host, port):
-            where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            where = address_of(host, port)
             progress.show(f"listens at {where}")
             say(f"listens at {where}; on the other host: {command} {where}")
             await asyncio.get_running_loop().create_future()
@@ -144,7 +145,10 @@ async def _same_ucx(peer: Peer, library: str) -> tuple[UcxCopy, UcxCopy]:
     Raises:
         RuntimeError: One host has none, or they differ in version or settings.
     """
-    own = await peer.while_there(ucx_copy.find(peer.interface, library))
+    try:
+        own = await peer.while_there(ucx_copy.find(peer.interface, library))
+    except RuntimeError as error:
+        raise RuntimeError(f"host {socket.gethostname()}: {plain(error)}") from error
     theirs = UcxCopy(**(await peer.ask("find_ucx"))["ucx"])
     if differs := own.unlike(theirs):
         raise RuntimeError(differs)
@@ -220,7 +224,8 @@ class _Rounds:
     async def _theirs(self) -> None:
         if self._perftest is not None:
             own, _ = self._perftest
-            last = self._rates.get("perftest", [5e8])[-1]
+            # Of a slow link, which the bare pair has measured, few messages take minutes.
+            last = self._rates.get("perftest", self._rates["pair"])[-1]
             count = min(max(int(self._seconds * last / self._item_bytes), 8), 100_000)
             load = {"item_bytes": self._item_bytes, "count": count}
             port = (await self._peer.ask("perftest", **load))["port"]

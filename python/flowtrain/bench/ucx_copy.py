@@ -43,7 +43,7 @@ class UcxCopy:
                 f"{other.address} ({other.library}); give --ucx, so that both are of one version"
             )
         for name in sorted((self.settings.keys() | other.settings.keys()) - {_OF_HOST}):
-            here, there = self.settings.get(name), other.settings.get(name)
+            here, there = (copy.settings.get(name, "not set") for copy in (self, other))
             if here != there:
                 return (
                     f"{_PREFIX}{name} is {here} at {self.address} and {there} at {other.address}; "

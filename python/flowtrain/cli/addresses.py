@@ -26,9 +26,15 @@ def host_and_port(option: str, text: str, *, port: int | None = None) -> tuple[s
     return host.strip("[]"), int(given)
 
 
-def is_unspecified(host: str) -> bool:
-    """Whether it is the address of all network interfaces, such as 0.0.0.0 or ::."""
+def is_numeric(host: str) -> bool:
+    """Whether it is an address, and not a name."""
     try:
-        return ipaddress.ip_address(host).is_unspecified
+        ipaddress.ip_address(host)
     except ValueError:
         return False
+    return True
+
+
+def is_unspecified(host: str) -> bool:
+    """Whether it is the address of all network interfaces, such as 0.0.0.0 or ::."""
+    return is_numeric(host) and ipaddress.ip_address(host).is_unspecified

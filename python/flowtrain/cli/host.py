@@ -17,7 +17,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from flowtrain.cli.addresses import is_unspecified
+from flowtrain.cli.addresses import is_numeric, is_unspecified
 from flowtrain.cli.train import add_config_options, run_config
 
 _HELP = "host a run whose ranks you start, on this host and on others"
@@ -142,12 +142,18 @@ def _endpoint(given: argparse.Namespace) -> Any:
         _check_listen(host, port, given.interface)
     if given.interface:
         _check_address("--interface", given.interface, 0)
+    interface = given.interface or (host if given.listen else _address_towards(host, port))
+    token = read_token(given.token)
+    if given.listen and given.path != "tcp":  # A host that joins first learns the path there.
+        from flowtrain.hosts.ucx import check_ucx
+
+        check_ucx(interface, given.ucx)
     return Endpoint(
         name=name,
         host=host,
         port=port,
-        interface=given.interface or (host if given.listen else _address_towards(host, port)),
-        token=read_token(given.token),
+        interface=interface,
+        token=token,
         path=given.path,
         ucx=given.ucx,
     )
@@ -156,35 +162,44 @@ def _endpoint(given: argparse.Namespace) -> Any:
 def _check_listen(host: str, port: int, interface: str | None) -> None:
     """Check where to listen before anything is started."""
     from flowtrain.config import ConfigError
+    from flowtrain.hosts.connect import address_of
 
     if interface is None and is_unspecified(host):
         raise ConfigError(
-            f"--listen {host}:{port}: it is no address at which other hosts reach payloads; listen "
-            "at the address of one network interface, or give that one with --interface"
+            f"--listen {address_of(host, port)}: it is no address at which other hosts reach "
+            "payloads; listen at the address of one network interface, or give that one with "
+            "--interface"
         )
     _check_address("--listen", host, port)
 
 
 def _check_address(option: str, host: str, port: int) -> None:
     from flowtrain.config import ConfigError
-    from flowtrain.hosts.connect import check_listen
+    from flowtrain.hosts.connect import address_of, check_listen
 
+    at = address_of(host, port) if port else host
+    if not is_numeric(host):
+        raise ConfigError(
+            f"{option} {at}: it is a name; give the numeric address of a network interface of this "
+            "host (ip addr)"
+        )
     try:
         check_listen(host, port)
     except OSError as error:
-        at, free = (f":{port}", ", and a port that is free, or 0 for any") if port else ("", "")
+        free = ", and a port that is free, or 0 for any" if port else ""
         why = os.strerror(error.errno) if error.errno else error
-        raise ConfigError(
-            f"{option} {host}{at}: {why}; give an address of this host{free}"
-        ) from error
+        raise ConfigError(f"{option} {at}: {why}; give an address of this host{free}") from error
 
 
 def _address_towards(host: str, port: int) -> str:
     """Address of this host from which packets to another one leave."""
+    from flowtrain.hosts.connect import address_of
+
     try:
         family = socket.getaddrinfo(host, port)[0][0]
     except socket.gaierror as error:
-        raise ValueError(f"--join {host}:{port}: {error.strerror}; give an address") from error
+        at = address_of(host, port)
+        raise ValueError(f"--join {at}: {error.strerror}; give an address") from error
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))  # Sends nothing.
         return str(probe.getsockname()[0])

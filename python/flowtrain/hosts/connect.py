@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 
 # For a peer to take a connection. The kernel tries for minutes, ever more rarely: it would notice
@@ -10,6 +11,11 @@ import socket
 CONNECT_S = 2.0
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def address_of(host: str, port: int) -> str:
+    """`10.0.0.1:4711` or `[fd00::1]:4711`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def connect(host: str, port: int) -> Streams:
@@ -23,6 +29,13 @@ async def connect(host: str, port: int) -> Streams:
             return await asyncio.open_connection(host, port)
     except TimeoutError as error:
         raise OSError(f"it takes no connection within {CONNECT_S:g} s") from error
+    except socket.gaierror:
+        raise
+    except OSError as error:
+        if error.errno is None:
+            raise
+        # asyncio puts words of its own in place of the system's: not why, but where it failed.
+        raise OSError(error.errno, os.strerror(error.errno)) from error
 
 
 async def check_reach(address: str) -> None:

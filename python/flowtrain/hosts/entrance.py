@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from flowtrain.hosts.connect import address_of
 from flowtrain.hosts.handshake import HostError, Identity, Session, admit, cause_of
 
 MAX_STRANGERS = 256
@@ -59,7 +60,7 @@ class Port:
             except OSError as error:  # For lack of descriptors: the next one would fail, too.
                 if not has_told:
                     self._tell(
-                        f"port {'{}:{}'.format(*self.address)} takes no connections: {error}; "
+                        f"port {address_of(*self.address)} takes no connections: {error}; "
                         "they wait until it can; raise the limit of descriptors (ulimit -n)"
                     )
                 has_told = True

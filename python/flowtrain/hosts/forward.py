@@ -84,6 +84,15 @@ class Forward:
         self._port: Port | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def drop(self) -> None:
+        """End all connections that there are; others can follow.
+
+        For the loss of the other host: what was sent there has no answer, and the kernel would try
+        for many minutes to deliver it.
+        """
+        for task in self._tasks:
+            task.cancel()
+
     async def start(self) -> str:
         """Listen; returns `address:port`."""
 
@@ -99,15 +108,13 @@ class Forward:
         """End all connections."""
         if self._port is not None:
             await self._port.close()
-        for task in self._tasks:
-            task.cancel()
+        self.drop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there = await self._connect()
+            await pipe(reader, writer, *await self._connect())
         except (HostError, OSError) as error:
             self._tell(str(error))
-            writer.close()
-            return
-        await pipe(reader, writer, *there)
+        finally:
+            writer.close()  # Also if it is dropped before there is a connection to the other host.

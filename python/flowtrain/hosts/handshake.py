@@ -100,7 +100,7 @@ def cause_of(error: BaseException | None) -> str:
     if isinstance(error, TimeoutError) and not str(error):
         return (
             f"no answer within {TIMEOUT_S:g} s; the other side is stopped, or does not speak "
-            "FlowTrain's protocol"
+            "FlowTrain's protocol, or the network drops large packets (MTU)"
         )
     if isinstance(error, asyncio.IncompleteReadError):
         return "the other side closed the connection without an answer"

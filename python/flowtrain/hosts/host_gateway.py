@@ -60,7 +60,9 @@ class HostGateway:
         introduces: Whether it introduces its peers to each other.
         path: Payload path, the same for all peers.
         ucx: Path of `libucp.so.0` for the path ucx; by default it is searched.
-        serves: What admitted connections of other purposes get, by the purpose.
+        serves: What admitted connections of other purposes get, by the purpose. They end when the
+            host that they come from is lost.
+        lost: Takes the name of a peer that is lost, once its ranks are told to have died.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class HostGateway:
         path: Payloads = "tcp",
         ucx: str = "",
         serves: Mapping[str, Serve] | None = None,
+        lost: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._identity, self._token = identity, token
         self._tell = tell
@@ -93,6 +96,8 @@ class HostGateway:
         self._tasks: set[asyncio.Task[None]] = set()
         self._guests = Guests(pool, self.gateway)
         self._serves = serves or {}
+        self._served: dict[str, set[asyncio.Task[None]]] = {}  # By the name of the peer.
+        self._lost = lost
         self._peers: dict[str, Peering] = {}
         self._connected = asyncio.Event()
         self._pools: dict[str, int] = {}  # Nonces, also of hosts that are gone.
@@ -183,7 +188,7 @@ class HostGateway:
             except HostRefused:
                 raise
             except HostError as error:
-                if not was_admitted:
+                if not was_admitted and not isinstance(error.__cause__, TimeoutError):
                     raise
                 cause: Exception = error
             except OSError as error:
@@ -283,7 +288,7 @@ class HostGateway:
                 except HostError as error:
                     self._tell_lost(peering, error)
             elif purpose in self._serves:
-                await self._serves[purpose](reader, writer, session)
+                await self._serve(purpose, reader, writer, session)
             else:
                 writer.close()
         except HostError as error:
@@ -291,6 +296,22 @@ class HostGateway:
         except Exception as error:  # Of any type: the other peers are served.
             self._tell(f"host {session.peer.host} is not served: {type(error).__name__}: {error}")
             writer.close()
+
+    async def _serve(
+        self,
+        purpose: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        session: Session,
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        of_peer = self._served.setdefault(session.peer.host, set())
+        of_peer.add(task)
+        try:
+            await self._serves[purpose](reader, writer, session)
+        finally:
+            of_peer.discard(task)
 
     def _tell_lost(self, peering: Peering, error: HostError) -> None:
         """Tell why a connection has ended; of those in a row that never connected, the first."""
@@ -328,12 +349,13 @@ class HostGateway:
         name = peering.name
         if name == self._identity.host:
             raise HostError(f"both hosts have the name {name}; give each its own")
-        before, comes_again = self._peers.get(name), self._pools.get(name) == facts.pool
+        before, pool = self._peers.get(name), self._pools.get(name)
+        comes_again = pool == facts.pool
         if before is not None and not comes_again and not before.is_stalled:
             raise HostError(f"there is a host {name} already; give each host its own name")
         if before is not None:
             before.close(f"another process has joined as host {name}; give each host its own name")
-        if not comes_again:
+        if pool is not None and not comes_again:
             self._lose_ranks(name)
         self._pools[name] = facts.pool
         for timer in self._gone.pop(name, []):
@@ -343,6 +365,10 @@ class HostGateway:
     def _lose_ranks(self, name: str) -> None:
         if lost := self._guests.lose(name, died=True):
             self._tell(f"host {name} is gone, and with it {', '.join(lost)}")
+        # What they have sent has no answer: they would last until the kernel gives up.
+        for task in self._served.pop(name, ()):
+            task.cancel()
+        self._lost(name)
 
     async def _tell_ranks(self) -> None:
         try:

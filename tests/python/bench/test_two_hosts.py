@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -15,11 +16,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import descendants
 
-from flowtrain.bench import peer
+from flowtrain.bench import peer, placements, ucx_copy
 from flowtrain.bench.ucx_copy import UcxCopy
 from flowtrain.cli.main import main
 
@@ -154,4 +156,44 @@ def test_copies_of_ucx_that_differ_are_refused_with_both_values() -> None:
         "UCX is 1.22.0 at 10.0.0.1 (/a) and 1.18.0 at 10.0.0.2 (/b)"
     )
     more = replace(there, settings=there.settings | {"RNDV_THRESH": "8k"})
-    assert here.unlike(more).startswith("UCX_RNDV_THRESH is None at 10.0.0.1 and 8k at 10.0.0.2")
+    assert here.unlike(more).startswith("UCX_RNDV_THRESH is not set at 10.0.0.1 and 8k at 10.0.0.2")
+
+
+def test_the_first_count_of_messages_is_by_the_rate_of_the_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = []
+
+    class Slow:
+        address = "10.0.0.2"
+
+        async def ask(self, does: str, **given: Any) -> dict[str, Any]:
+            counts.append(given.get("count"))
+            return {"port": 1}
+
+    async def rate(*_: object) -> float:
+        return 1e6
+
+    monkeypatch.setattr(ucx_copy, "perftest_bytes_per_s", rate)
+    slow: Any = Slow()
+    copy = UcxCopy(address="", library="", version="", settings={}, perftest="/ucx_perftest")
+    rounds = placements._Rounds(slow, "ucx", 1 << 10, 0.5, "", (copy, copy))
+    rounds._rates["pair"] = [1.024e6]
+    asyncio.run(rounds._theirs())
+    assert counts == [500, None]
+
+
+def test_a_host_that_does_not_listen_is_told_in_the_words_of_the_system(
+    token: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        at = "{}:{}".format(*server.getsockname())
+    words = ("--connect", at, "--token", str(token), *SHORT)
+    assert main(["bench", "pool", "--path", "tcp", *words]) == 2
+    assert f"{at} cannot be reached (Connection refused); start" in capsys.readouterr().err
+
+
+def test_an_error_of_ucx_is_told_without_names_of_functions() -> None:
+    error = RuntimeError("find_ucx failed: UcxError: no UCX that can be used (...)")
+    assert peer.plain(error) == "no UCX that can be used (...)"
+    assert peer.plain(ValueError("perftest: find_ucx comes first")).startswith("perftest: ")

@@ -13,20 +13,31 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from core.conftest import eventually, name, pool, spawn
 from core.fake_driver import environment, needs_fake_driver
 from core.processes import Process, Spawn, in_use
 
-from flowtrain.hosts import HostError, HostGateway, Identity, connect, peering
+from flowtrain.hosts import (
+    HostError,
+    HostGateway,
+    Identity,
+    connect,
+    host_gateway,
+    join,
+    peering,
+)
 from flowtrain_core import Consumer, Pool, PoolTimeout, Producer
 
 __all__ = ["eventually", "name", "pool", "spawn"]
 Eventually = Callable[[Callable[[], object]], None]
 
 RINGS = ("there", "back")
+OWN = Identity(host="a", version="1", job="j", incarnation="1", tower="t", processor="p")
 # Arguments: name of the host and its pool, whether it joins, port, UCX for payloads or "". Explains
 # itself for each line that it is sent.
 HOST = """
@@ -260,9 +271,9 @@ async def in_process(
     work: Callable[[HostGateway], Awaitable[None]],
     *,
     tell: Callable[[str], object] = print,
+    **more: Any,
 ) -> None:
-    own = Identity(host="a", version="1", job="j", incarnation="1", tower="t", processor="p")
-    gateway = HostGateway(pool, own, b"token", interface="127.0.0.1", tell=tell)
+    gateway = HostGateway(pool, OWN, b"token", interface="127.0.0.1", tell=tell, **more)
     try:
         async with asyncio.timeout(30):
             await work(gateway)
@@ -473,3 +484,47 @@ def test_many_random_kills_lose_nothing(
     hosts: tuple[Host, Host], tmp_path: Path, seed: int
 ) -> None:
     random_kills(hosts, tmp_path, seed=seed, kills=60)
+
+
+def test_the_store_is_let_go_with_the_host_that_it_was_for(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_gateway, "RETURN_S", 0.2)
+    a, b = hosts
+    lost: asyncio.Queue[str] = asyncio.Queue()
+
+    async def never_ends(_: object, writer: asyncio.StreamWriter, *__: object) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            writer.close()
+            lost.put_nowait("the store")
+
+    async def serves(gateway: HostGateway) -> None:
+        at, port = await gateway.listen("127.0.0.1", 0)
+        joining = b.gateway("join", port)
+        await gateway.connected()
+        reader, writer = await asyncio.open_connection(at, port)
+        await join(reader, writer, b"token", replace(OWN, host="b", purpose="store"))
+        joining.kill()
+        assert {await lost.get(), await lost.get()} == {"the store", "b"}
+        writer.close()
+        await writer.wait_closed()
+
+    more: Any = {"serves": {"store": never_ends}, "lost": lost.put_nowait}
+    asyncio.run(in_process(a.pool, serves, **more))
+
+
+def test_a_host_that_does_not_answer_at_first_is_joined_until_the_timeout(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowtrain.hosts.handshake.TIMEOUT_S", 0.1)
+
+    async def joins(gateway: HostGateway) -> None:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as silent,
+            pytest.raises(HostError, match=r"no connection to .* for 0.3 s: .*no answer within"),
+        ):
+            await gateway.join(*silent.getsockname(), timeout_s=0.3)
+
+    asyncio.run(in_process(pool, joins))

@@ -18,15 +18,22 @@ class JobFailed(FlowTrainError, RuntimeError):
     """Another rank of the job has ended or no longer answers; the message names it and why."""
 
 
-def end_of(rank: str, pid: int, reason: str | None) -> str:
+DIED = "died"
+DIED_OR_LOST = "died, or its host or the link to it is lost"
+"""How a rank of another host ended."""
+
+
+def end_of(rank: str, pid: int, reason: str | None, *, is_elsewhere: bool = False) -> str:
     """Why a rank ends if another has ended.
 
     Args:
         rank: The other rank.
         pid: Its process.
         reason: The reason that it left; None if it left none.
+        is_elsewhere: Whether it may be on another host.
     """
-    return f"rank {rank} (pid {pid}) " + ("died" if reason is None else f"failed: {reason}")
+    died = DIED_OR_LOST if is_elsewhere else DIED
+    return f"rank {rank} (pid {pid}) " + (died if reason is None else f"failed: {reason}")
 
 
 def reason_of(error: BaseException) -> str:

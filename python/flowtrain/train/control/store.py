@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from torch.distributed import DistStoreError, PrefixStore, Store, TCPStore
+from torch.distributed import (
+    DistError,
+    DistNetworkError,
+    DistStoreError,
+    PrefixStore,
+    Store,
+    TCPStore,
+)
 
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.deadline import UNLIMITED_S
-from flowtrain_core import FlowTrainError
+from flowtrain.train.control.ending import JobFailed
+from flowtrain.train.control.job import Job
+from flowtrain_core import FlowTrainError, list_pools
 
 _POLL_S = 0.1
 # No key has this value, which is no JSON.
@@ -20,10 +31,43 @@ _NO_VALUE = "?"
 # Share of the time waited so far after which a wait that polls looks again, and its maximum.
 _POLL_SHARE = 1 / 16
 _LONGEST_POLL_S = 0.02
+# Of tries to connect to the store, each lasts longer than the one before.
+_PROBE_S, _FIRST_TRY_S = 2.0, 5.0
+_RETRY_S = 0.2
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class StoreTimeout(FlowTrainError, TimeoutError):
     """A peer did not write an awaited key in time."""
+
+
+class StoreLost(FlowTrainError, DistNetworkError):
+    """The job's store is lost, with its process or the link to it, or cannot be reached."""
+
+    def __init__(self, address: str, cause: Exception) -> None:
+        why = (str(cause).splitlines() or [type(cause).__name__])[0]
+        super().__init__(
+            "the process that hosts the job has ended, or the link to its host is lost (store at "
+            f"{address}: {why})"
+        )
+
+
+def _telling_loss(
+    call: Callable[Concatenate[JobStore, _P], _T],
+) -> Callable[Concatenate[JobStore, _P], _T]:
+    """Let a call raise StoreLost in place of an error that names a socket."""
+
+    @wraps(call)
+    def called(store: JobStore, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return call(store, *args, **kwargs)
+        except StoreLost:
+            raise
+        except DistNetworkError as error:
+            raise StoreLost(store.address, error) from error
+
+    return called
 
 
 class JobStore:
@@ -38,6 +82,10 @@ class JobStore:
         activity: Told of waits for a key. Without it, no heartbeat ends the waits.
         polls: Whether waits look for their keys again and again, so that Ctrl-C and the failure of
             the job end them; otherwise only the end of the process does.
+
+    Raises:
+        JobFailed: There is no such store, and no process of the job on this host any more.
+        StoreLost: The store cannot be reached within the timeout. Each method raises it, too.
     """
 
     def __init__(
@@ -49,15 +97,11 @@ class JobStore:
         activity: Activity | None = None,
         polls: bool = False,
     ) -> None:
-        host, _, port = address.rpartition(":")
         self.address = address
         self.nonce = nonce
         self._activity = activity or Activity()
         self._polls = polls
-        self._keys: Store = PrefixStore(
-            nonce,
-            TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=timeout_s)),
-        )
+        self._keys: Store = PrefixStore(nonce, _connected(Job(address, nonce), timeout_s))
         self._keys.set_timeout(timedelta(seconds=UNLIMITED_S))
 
     def clone(self, timeout_s: float = 30.0) -> JobStore:
@@ -71,10 +115,12 @@ class JobStore:
     def put(self, key: str, value: Any) -> None:
         self.put_text(key, json.dumps(value, separators=(",", ":")))
 
+    @_telling_loss
     def put_text(self, key: str, text: str) -> None:
         """Set a key to a value that is JSON text already."""
         self._keys.set(key, text)
 
+    @_telling_loss
     def put_bytes(self, key: str, value: bytes) -> None:
         """Set a key to bytes, which `take_bytes` returns."""
         self._keys.set(key, value)  # type: ignore[arg-type]
@@ -90,6 +136,7 @@ class JobStore:
         self.delete(key)
         return value
 
+    @_telling_loss
     def has(self, key: str) -> bool:
         return bool(self._keys.check([key]))
 
@@ -107,6 +154,7 @@ class JobStore:
         """
         return _parsed(key, self.get_text(key, writer=writer, timeout_s=timeout_s))
 
+    @_telling_loss
     def get_text(self, key: str, *, writer: str, timeout_s: float = UNLIMITED_S) -> bytes:
         """As `get`, but returns the JSON text."""
         if timeout_s < UNLIMITED_S:
@@ -115,6 +163,7 @@ class JobStore:
             self._poll([key])
             return bytes(self._keys.get(key))  # Waits, too.
 
+    @_telling_loss
     def wait(self, keys: Sequence[str], *, writer: str, timeout_s: float = UNLIMITED_S) -> None:
         """Wait until every key has a value.
 
@@ -144,6 +193,7 @@ class JobStore:
                 self._activity.check()
                 time.sleep(_POLL_S)
 
+    @_telling_loss
     def read(self, keys: Sequence[str]) -> list[Any]:
         """Current values of keys; None for a key without a value."""
         if self._keys.check(list(keys)):
@@ -151,9 +201,11 @@ class JobStore:
             return [_parsed(key, value) for key, value in zip(keys, values, strict=True)]
         return [_parsed(key, self._keys.get(key)) if self.has(key) else None for key in keys]
 
+    @_telling_loss
     def delete(self, key: str) -> None:
         self._keys.delete_key(key)
 
+    @_telling_loss
     def peek(self, key: str) -> str | None:
         """Current value of a key, or None without waiting for one."""
         # A comparison with a key without a value would end the waits of others for that key.
@@ -162,6 +214,7 @@ class JobStore:
         found = self._keys.compare_set(key, _NO_VALUE, _NO_VALUE).decode()
         return None if found == _NO_VALUE else found
 
+    @_telling_loss
     def swap(self, key: str, expected: str | None, value: str) -> str | None:
         """Set a key if it has the expected value, in one operation of the store.
 
@@ -180,14 +233,17 @@ class JobStore:
         # The store returns the expected value for a key without one.
         return None if found == expected else found
 
+    @_telling_loss
     def count(self, key: str, more: int = 0) -> int:
         """Add to a counter, which is 0 at first, and return it."""
         return self._keys.add(key, more)
 
+    @_telling_loss
     def claim(self, name: str) -> bool:
         """Claim a name that only one process may have; True for the first call."""
         return self._keys.add(f"claimed/{name}", 1) == 1
 
+    @_telling_loss
     def release(self, name: str, keys: Sequence[str], *, processes: int) -> bool:
         """Release keys that this rank no longer reads; the last of `processes` calls deletes them.
 
@@ -214,6 +270,27 @@ class JobStore:
             if self._keys.check(list(keys)):
                 return
             time.sleep(min(_POLL_SHARE * (time.monotonic() - start), _LONGEST_POLL_S))
+
+
+def _connected(job: Job, timeout_s: float) -> TCPStore:
+    host, _, port = job.address.rpartition(":")
+    end, try_s = time.monotonic() + timeout_s, _FIRST_TRY_S
+    while True:
+        try:
+            # That of torch would go on to try where nobody listens any more.
+            socket.create_connection((host, int(port)), _PROBE_S).close()
+            limit = timedelta(seconds=min(try_s, max(end - time.monotonic(), _RETRY_S)))
+            return TCPStore(host, int(port), is_master=False, timeout=limit)
+        except (OSError, DistError) as error:
+            if not any(pool.alive and pool.name == job.pool for pool in list_pools()):
+                raise JobFailed(
+                    "the job has ended: none of its processes is left on this host, and its store "
+                    f"at {job.address} takes no connection"
+                ) from error
+            if time.monotonic() > end:
+                raise StoreLost(job.address, error) from error
+        try_s *= 2
+        time.sleep(_RETRY_S)
 
 
 def _parsed(key: str, text: bytes) -> Any:

@@ -6,9 +6,9 @@ import re
 import threading
 from contextlib import suppress
 
-from flowtrain.train.control.ending import Ending, end_of
+from flowtrain.train.control.ending import DIED, DIED_OR_LOST, Ending, end_of
 from flowtrain.train.control.heartbeat import Heartbeat
-from flowtrain.train.control.job import HOST_LABEL
+from flowtrain.train.control.job import GATEWAY_LABEL, HOST_LABEL, ON_HOST
 from flowtrain.train.control.seats import comes_and_goes
 from flowtrain.train.control.store import JobStore
 from flowtrain_core import LaneInfo, Pool
@@ -18,7 +18,8 @@ _PERIOD_S = 0.2
 
 def names_another(reason: str) -> bool:
     """Whether the reason of a rank is an `end_of` another."""
-    return re.match(r"rank \S+ \(pid \d+\) (died$|failed: )", reason) is not None
+    ends = rf"({DIED}$|{DIED_OR_LOST}$|failed: )"
+    return re.match(rf"rank \S+ \(pid \d+\) {ends}", reason) is not None
 
 
 class Watcher(threading.Thread):
@@ -81,7 +82,22 @@ class Watcher(threading.Thread):
             # It can no longer do so. On another host, lane 0 is `flowtrain host`, and outlives
             # what it tells of the host of the job.
             Pool.unlink(self._pool.name)
-        return end_of(dead.label, dead.pid, self._reason(dead.label))
+        reason, is_elsewhere = self._reason(dead.label), self._may_be_elsewhere(dead)
+        return end_of(dead.label, dead.pid, reason, is_elsewhere=is_elsewhere)
+
+    def _may_be_elsewhere(self, dead: LaneInfo) -> bool:
+        """Whether a rank may be on another host: then the loss of that looks like its death."""
+        labels = [lane.label for lane in self._pool.lanes() if lane.role == "pool"]
+        # Where this host has joined, its `flowtrain host` has that name, too.
+        is_joined = GATEWAY_LABEL in labels or labels.count(HOST_LABEL) > 1
+        if not is_joined or dead.label == GATEWAY_LABEL:
+            return False
+        if dead.label == HOST_LABEL:
+            return dead.index > 0
+        with suppress(Exception):  # The store may be lost.
+            there, here = self._store.read([f"{ON_HOST}/{r}" for r in (dead.label, self._label)])
+            return there is None or there != here
+        return True
 
     def _publish(self, reason: str) -> None:
         with suppress(Exception):  # The store itself may be lost.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flowtrain.config.layout import WorldLayout
 from flowtrain.config.schema import RunConfig
+from flowtrain.train.control.ending import DIED, DIED_OR_LOST
 from flowtrain.train.control.job import ENDED, GATEWAY_LABEL, HOST_LABEL, ON_HOST
 from flowtrain.train.control.seats import Seats, comes_and_goes
 from flowtrain.train.launch.errors import RunFailed
@@ -124,5 +125,5 @@ def _described(dead: LaneInfo, host: RunHost) -> str:
     reason, on_host = host.store.read([f"failed/{dead.label}", f"{ON_HOST}/{dead.label}"])
     where = "" if on_host is None else f" on host {on_host}"
     is_elsewhere = on_host not in (None, host.name)
-    died = "it died, or its host is lost" if is_elsewhere else "it died"
-    return f"rank {dead.label} (pid {dead.pid}{where}): {reason or died}"
+    died = DIED_OR_LOST if is_elsewhere else DIED
+    return f"rank {dead.label} (pid {dead.pid}{where}): {reason or f'it {died}'}"

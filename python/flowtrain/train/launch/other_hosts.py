@@ -17,10 +17,10 @@ import flowtrain_core
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import load
 from flowtrain.hosts import Control, HostError, HostGateway, HostLeft, Identity, join
-from flowtrain.hosts.connect import Streams, connect
+from flowtrain.hosts.connect import Streams, address_of, connect
 from flowtrain.hosts.control import LongText
 from flowtrain.hosts.forward import Forward, to_loopback
-from flowtrain.hosts.handshake import ASKS, Session
+from flowtrain.hosts.handshake import ASKS, Session, cause_of
 from flowtrain.hosts.host_gateway import Payloads
 from flowtrain.train.control.job import GATEWAY_LABEL, HOST_LABEL, Job
 from flowtrain.train.launch.errors import RunFailed
@@ -42,6 +42,8 @@ _POLL_S = 0.1
 _RETRY_S = 0.5
 _RECORD_S = 1.0
 _JOB_S = 10.0
+# A live peer that has taken no payload for this long is told.
+_STALL_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +138,8 @@ async def _host(folder: Path, found: JobFile, at: Endpoint, stops: Stops) -> Non
         stops.ranks = gateway.ranks_elsewhere
         try:
             host, port = await gateway.listen(at.host, at.port)
-            say(f"host {at.name}: other hosts can join the run at {host}:{port}")
+            where = address_of(host, port)
+            say(f"host {at.name}: other hosts can join the run at {where}")
             await first_of(
                 gateway.failure(),
                 _until_ended(folder, start, pool),
@@ -157,20 +160,29 @@ async def _until_ended(folder: Path, start: int, pool: Pool) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-async def _until_lost(pool: Pool) -> None:
-    """Wait until the host of the job is lost, with which a run of lasting ranks ends.
+async def _until_lost(pool: Pool, *, of_run: bool) -> None:
+    """Wait until the host of the job is lost, with which a job of lasting ranks ends.
+
+    Args:
+        pool: Pool of this host.
+        of_run: Whether the job is a run, and not a loop.
 
     Raises:
-        HostError: It is.
+        RunFailed: It is.
     """
     while not any(
         lane.label == HOST_LABEL and lane.index > 0 and lane.state == "dead"
         for lane in pool.lanes()
     ):
         await asyncio.sleep(_POLL_S)
+    if of_run:
+        raise RunFailed(
+            "the host of the run is lost, and the run with it; start the commands of all hosts "
+            "again, that with the YAML file with --resume"
+        )
     raise RunFailed(
-        "the host of the run is lost, and the run with it; start the commands of all hosts again, "
-        "with --resume"
+        "the host of the loop is lost, and the loop with it; start the loop again with connect(..."
+        ", resume=True), and the same commands"
     )
 
 
@@ -229,10 +241,13 @@ def _teller(facts: dict[str, Any]) -> Callable[..., Awaitable[None]]:
 
 
 async def _record_traffic(folder: Path, host: str, gateway: Gateway) -> None:
-    """Write what a gateway moves into the folder, again and again."""
-    written, told = None, False
+    """Write what a gateway moves into the folder, again and again, and say where nothing moves."""
+    written, told, stalls = None, False, Stalls()
     while True:
-        if (traffic := _traffic(host, gateway)) != written:
+        traffic = _traffic(host, gateway)
+        for text in stalls.new(traffic):
+            say(text)
+        if traffic != written:
             try:
                 write_traffic(folder, traffic)
                 written = traffic
@@ -241,6 +256,25 @@ async def _record_traffic(folder: Path, host: str, gateway: Gateway) -> None:
                     say(f"{error}: `flowtrain top` and reports lack the links of this host")
                 told = True
         await asyncio.sleep(_RECORD_S)
+
+
+class Stalls:
+    """Peers that live and take no payloads; each stall is told once."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def new(self, traffic: HostTraffic) -> Sequence[str]:
+        """What to tell of the traffic."""
+        stalled = {each.peer: each.stalled_s for each in traffic.peers if each.connected}
+        stalled = {peer: since_s for peer, since_s in stalled.items() if since_s >= _STALL_S}
+        new = sorted(stalled.keys() - self._told)
+        self._told = set(stalled)
+        return [
+            f"host {peer} has taken no payload for {stalled[peer]:.0f} s: it is stopped, or the "
+            "network drops large packets (MTU)"
+            for peer in new
+        ]
 
 
 def _end_record(folder: Path, host: str, gateway: Gateway) -> None:
@@ -275,19 +309,20 @@ def join_host(folder: Path, to: Endpoint, *, timeout_s: float) -> int:
 
 
 async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -> None:
+    at = address_of(to.host, to.port)
     try:
         async with asyncio.timeout(timeout_s):
-            facts = await _ask(to, timeout_s=timeout_s)
+            first, facts = await _ask(to)
     except TimeoutError as error:
         raise HostError(
-            f"--join {to.host}:{to.port}: no host of a run has answered there within --timeout="
+            f"--join {at}: no host of a run has answered there within --timeout="
             f"{timeout_s:g} s; start `flowtrain host` with --listen on the host of the run, or "
             "give a longer timeout"
         ) from error
     if facts["path"] != to.path:
         raise ConfigError(
-            f"--path {to.path}: payloads of the host that listens at {to.host}:{to.port} go by "
-            f"{facts['path']}; give --path {facts['path']}"
+            f"--path {to.path}: payloads of the host that listens at {at} go by {facts['path']}; "
+            f"give --path {facts['path']}"
         )
     nonce = facts["nonce"]
     there = read_job(job_path(folder))
@@ -298,15 +333,19 @@ async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -
         write_files(folder, facts["files"])
     else:
         raise ConfigError(
-            f"{folder}: it is not the folder of the run on the host that listens at {to.host}:"
-            f"{to.port}, to which ranks of all hosts write checkpoints; put the run on a file "
-            "system that all hosts share, at the same path"
+            f"{folder}: it is not the folder of the run on the host that listens at {at}, to which "
+            "ranks of all hosts write checkpoints; put the run on a file system that all hosts "
+            "share, at the same path"
         )
     host = to.name if is_shared else None
     digests = model_digests(load(folder / CONFIG).model)
 
     async def to_store() -> Streams:
-        reader, writer = await connect(to.host, to.port)
+        try:
+            reader, writer = await connect(to.host, to.port)
+        except OSError as error:
+            why = error.strerror or error
+            raise HostError(f"the job's store at {at} cannot be reached: {why}") from error
         await join(reader, writer, to.token, to.identity(nonce, digests, purpose=_STORE))
         return reader, writer
 
@@ -322,10 +361,15 @@ async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -
         )
     except PoolExists as error:
         raise ConfigError(
-            f"--join {to.host}:{to.port}: this host has the pool of the run already, as its own "
+            f"--join {at}: this host has the pool of the run already, as its own "
             "host or by another `flowtrain host --join`, which connects again by itself; start "
             "its ranks here without another --join"
         ) from error
+
+    def end_store(lost: str) -> None:
+        if lost == first:
+            store.drop()
+
     with made as pool:
         gateway = HostGateway(
             pool,
@@ -335,6 +379,7 @@ async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -
             path=to.path,
             ucx=to.ucx,
             tell=say,
+            lost=end_store,
         )
         stops.ranks, stops.asks = partial(_labels, gateway), partial(_ask_to_leave, gateway)
         try:
@@ -357,7 +402,7 @@ async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -
             joins = "flowtrain encoder" if is_encoder else "torchrun ... -m flowtrain rank"
             say(f"ranks of this host can join: {joins} --job {folder}")
             if not facts["elastic"]:
-                ends.append(partial(_until_lost, pool))
+                ends.append(partial(_until_lost, pool, of_run=facts["of_run"]))
             await first_of(
                 _record_traffic(folder, to.name, gateway.gateway), *(end() for end in ends)
             )
@@ -373,19 +418,33 @@ async def _join(folder: Path, to: Endpoint, stops: Stops, *, timeout_s: float) -
                 job_path(folder, host).unlink(missing_ok=True)
 
 
-async def _ask(to: Endpoint, *, timeout_s: float) -> dict[str, Any]:
-    """The facts of the other host's run, once that host can be reached."""
+async def _reached(to: Endpoint) -> tuple[Streams, Session]:
+    """A connection to the other host, once that answers.
+
+    Raises:
+        HostError: It refuses this one, or closes the connection.
+    """
     told_wait = False
     while True:
         try:
-            reader, writer = await connect(to.host, to.port)
-            break
+            streams = await connect(to.host, to.port)
+            session = await join(*streams, to.token, to.identity("", purpose=ASKS))
+            return streams, session
+        except HostError as error:
+            if not isinstance(error.__cause__, TimeoutError):
+                raise
+            why = cause_of(error.__cause__)
         except OSError as error:
-            if not told_wait:
-                say(f"waits for {to.host}:{to.port} ({error.strerror or error})")
-            told_wait = True
-            await asyncio.sleep(_RETRY_S)
-    session = await join(reader, writer, to.token, to.identity("", purpose=ASKS))
+            why = error.strerror or str(error)
+        if not told_wait:
+            say(f"waits for {address_of(to.host, to.port)} ({why})")
+        told_wait = True
+        await asyncio.sleep(_RETRY_S)
+
+
+async def _ask(to: Endpoint) -> tuple[str, dict[str, Any]]:
+    """Name of the other host, and the facts of its run, once that host can be reached."""
+    (reader, writer), session = await _reached(to)
     told: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
     text = LongText(ASKS)
@@ -400,7 +459,7 @@ async def _ask(to: Endpoint, *, timeout_s: float) -> dict[str, Any]:
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     control.close(_KNOWS)
     await runs
-    return told.result()
+    return session.peer.host, told.result()
 
 
 def _labels(gateway: HostGateway) -> Sequence[str]:

@@ -9,15 +9,17 @@ from dataclasses import replace
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.layout import RankLayout
 from flowtrain.train.control.activity import Activity
-from flowtrain.train.control.ending import Ending
+from flowtrain.train.control.ending import Ending, JobFailed
 from flowtrain.train.control.heartbeat import Heartbeat
 from flowtrain.train.control.job import ENDED, HOST_LABEL, Job
 from flowtrain.train.control.seats import Seat, Seats
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.watcher import Watcher
-from flowtrain_core import Pool
+from flowtrain_core import Pool, PoolNotFound
 
 _FAILURE_S = 1.5
+# A job has its pool before anybody knows its store, and its store until the model is written.
+_POOL_S = 1.0
 
 
 class Membership:
@@ -29,7 +31,7 @@ class Membership:
         rank: Rank in that world.
         job: Where the job is.
         timeout_s: Seconds after which a rank that does nothing ends the run.
-        start_timeout_s: Seconds to wait for store, pool and other ranks at the start.
+        start_timeout_s: Seconds to wait for the store and other ranks at the start.
         ending: What ends this rank if another has ended or no longer answers; by default the
             present wait of this rank and all later ones raise JobFailed.
         elastic: Whether encoder ranks come and go; they then have no world, and nobody waits for
@@ -42,6 +44,7 @@ class Membership:
     Raises:
         ConfigError: The job has no such rank, or another process has joined as this one.
         RuntimeError: Another process has joined as this rank.
+        JobFailed: The job has ended.
     """
 
     def __init__(
@@ -80,7 +83,10 @@ class Membership:
             self.seat = Seats(self.store).take(rank)
         elif not self.store.claim(self.label):
             raise RuntimeError(f"{self.label} has joined already; start each command once")
-        self.pool = Pool.open(job.pool, label=self.label, timeout_s=start_timeout_s)
+        try:
+            self.pool = Pool.open(job.pool, label=self.label, timeout_s=_POOL_S)
+        except PoolNotFound as error:
+            raise JobFailed("the job has ended: its pool is gone") from error
         self._heartbeat = Heartbeat(
             self.activity,
             self.store.clone(),
@@ -128,8 +134,8 @@ class Membership:
         """Publish why this rank ends, for the launcher and the watchers of the other ranks."""
         with suppress(Exception):  # The store may be lost; then the death of its host is seen.
             self.store.clone(timeout_s=_FAILURE_S).put(f"failed/{self.label}", reason)
-            # A peer's death looks like a lost connection here; the watcher names the peer.
-            self._watcher.join(_FAILURE_S)
+        # A peer's death looks like a lost connection here; the watcher names the peer.
+        self._watcher.join(_FAILURE_S)
 
     def failure(self) -> str | None:
         """Why the job has failed; None if it has not. Deaths are seen a little later."""

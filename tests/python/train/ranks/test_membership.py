@@ -14,8 +14,9 @@ from flowtrain.config import ConfigError
 from flowtrain.config.layout import RankLayout
 from flowtrain.train.control.ending import JobFailed
 from flowtrain.train.control.host import JobHost
+from flowtrain.train.control.job import GATEWAY_LABEL, ON_HOST
 from flowtrain.train.ranks.membership import Membership
-from flowtrain_core import Consumer, PoolTimeout
+from flowtrain_core import Consumer, Pool, PoolTimeout
 
 RANKS = RankLayout.decoupled(1, 1)
 JOIN = """
@@ -44,6 +45,12 @@ def test_a_rank_that_the_job_does_not_have_cannot_join(host: JobHost) -> None:
     with pytest.raises(ConfigError, match=r"encoder with RANK=1: .* backbone.0, encoder.0; st"):
         Membership(RANKS, "encoder", 1, host.job, timeout_s=60, start_timeout_s=60)
     assert host.store.claim("encoder.1")
+
+
+def test_a_rank_that_comes_while_the_host_writes_the_model_does_not_wait(host: JobHost) -> None:
+    host.close()
+    with pytest.raises(JobFailed, match="the job has ended: its pool is gone"):
+        Membership(RANKS, "encoder", 0, host.job, timeout_s=60, start_timeout_s=600)
 
 
 def of_store(rank: Membership) -> Any:
@@ -104,3 +111,32 @@ def test_a_rank_that_ends_and_whose_process_lives_on_is_named(host: JobHost) -> 
         of_store(backbone)
     backbone.unwatch()
     backbone.leave()
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        ({}, r"died, or its host or the link to it is lost"),
+        ({"encoder.0": "b", "backbone.0": "a"}, r"died, or its host or the link to it is lost"),
+        ({"encoder.0": "a", "backbone.0": "a"}, "died"),
+    ],
+)
+def test_a_rank_that_may_be_on_another_host_may_live(
+    places: dict[str, str], said: str, host: JobHost
+) -> None:
+    for label, place in places.items():
+        host.store.put(f"{ON_HOST}/{label}", place)
+    command = [sys.executable, "-c", JOIN, host.job.pool]
+    with (
+        Pool.open(host.job.pool, label=GATEWAY_LABEL, timeout_s=10),
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as peer,
+    ):
+        assert peer.stdout is not None
+        assert peer.stdout.readline() == "joined\n"
+        rank = Membership(RANKS, "backbone", 0, host.job, timeout_s=30, start_timeout_s=60)
+        rank.watch()
+        peer.kill()
+        with pytest.raises(JobFailed, match=rf"^rank encoder.0 \(pid {peer.pid}\) {said}$"):
+            of_store(rank)
+        rank.unwatch()
+        rank.leave()
