@@ -12,6 +12,7 @@ from typing import Any
 from flowtrain.cost.decoder import decoder_layers
 from flowtrain.cost.flops import Side
 from flowtrain.cost.layers import Counts, Layer, Saved
+from flowtrain.models.errors import ModelError
 from flowtrain.models.family import Family
 from flowtrain.models.folder import read_config
 from flowtrain.models.lora import with_lora
@@ -51,7 +52,7 @@ def describe(
         lora: Rank of LoRA adapters by part that has them.
 
     Raises:
-        ModelError: As for `family_for` and `with_lora`.
+        ModelError: As for `family_for`, or a rank is above the width of its part.
     """
     name = name or folder.resolve().name
     kind = read_config(folder).get("model_type")
@@ -63,7 +64,26 @@ def describe(
     model = describe_family(family, name=name)
     if kind in _DESCRIBED_AS and not has_family(kind):
         model = replace(model, untrained=kind)
-    return with_lora(model, family, lora) if lora else model
+    if not lora:
+        return model
+    _check_ranks(model, lora)
+    return with_lora(model, family, lora)
+
+
+def _check_ranks(model: ModelDescription, lora: Mapping[str, int]) -> None:
+    """Require adapters that are narrower than what they adapt.
+
+    Raises:
+        ModelError: A rank is above the width of its part.
+    """
+    encoder = max(encoder.width for encoder in model.encoders)
+    widths = {"encoder": encoder, "projector": max(encoder, model.width), "backbone": model.width}
+    for part, rank in lora.items():
+        if rank > widths[part]:
+            raise ModelError(
+                f"{model.name}: LoRA adapters {part}={rank}: a rank above the width of that part, "
+                f"{widths[part]}, saves nothing; lower --lora {part}, or lora.{part}.rank"
+            )
 
 
 def describe_family(family: Family, *, name: str) -> ModelDescription:

@@ -16,7 +16,7 @@ from flowtrain.config.lora import Adapter
 from flowtrain.config.schema import RunConfig
 from flowtrain.cost.layers import PARTS
 from flowtrain.plan.cluster import Cluster
-from flowtrain.plan.work import Work
+from flowtrain.plan.work import MAX_BATCH, Work
 from flowtrain.workloads import PRESETS, Workload, preset, read_lengths
 
 # Batches of samples that are drawn from a preset.
@@ -118,9 +118,16 @@ def planned_samples(name: str | None, config: RunConfig, *, seed: int) -> Worklo
         seed: Seed of a preset.
 
     Raises:
-        ConfigError: There is no such preset or file, or the file has no samples.
+        ConfigError: There is no such preset or file, the file has no samples, or a step has too
+            many.
         ValueError: A line of the file cannot be used.
     """
+    batch = config.train.global_batch
+    require(
+        batch <= MAX_BATCH,
+        f"train.global_batch={batch}: plans are for at most {MAX_BATCH} samples a step; plan for "
+        "fewer",
+    )
     known = f"presets are {', '.join(PRESETS)}"
     if name is None:
         raise ConfigError(
@@ -128,7 +135,7 @@ def planned_samples(name: str | None, config: RunConfig, *, seed: int) -> Worklo
             f"run.yaml whose data `flowtrain data check RUN.yaml` has read; {known}"
         )
     if name in PRESETS:
-        return preset(name, _BATCHES * config.train.global_batch, seed=seed)
+        return preset(name, _BATCHES * batch, seed=seed)
     path = Path(name)
     require(path.exists(), f"--workload {name}: neither a file nor a preset; {known}")
     workload = read_lengths(path)

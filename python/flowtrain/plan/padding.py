@@ -20,7 +20,7 @@ def padding(heads: int, tp: int) -> float:
 def padded(model: ModelDescription, tp: int) -> ModelDescription:
     """The model with heads of zeros in its towers, so that tensor parallelism divides them.
 
-    Blocks of a tower take and hold as much more as it has more heads. That is too much for their
+    Blocks of a tower take and hold as much more as it has more heads. This overestimates their
     MLPs, which are not padded.
 
     Args:

@@ -79,7 +79,7 @@ def pools_of(
                 flops_per_s=gpu.bf16_flops,
                 timing=times.timing if times else gpu.timing(extrapolates=extrapolate),
                 timing_source=times.source if times else f"data sheet: {gpu.source}",
-                between_modules=cluster.between_modules,
+                between_modules=cluster.between_modules if len(cluster.groups) > 1 else None,
             )
         )
     return tuple(pools)

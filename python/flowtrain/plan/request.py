@@ -180,7 +180,7 @@ def answer_request(
     except NoPlanError as error:
         if not request.only_run:
             raise
-        adapted = _with_adapters(config, work, describe)
+        adapted = _with_adapters(model, config, work, describe)
         if adapted is None:
             raise
         option = f"--lora backbone={_RANK}"
@@ -292,9 +292,12 @@ def _inputs(request: Request, workload: Workload) -> Iterator[PlanInput]:
         yield PlanInput.of_file("profile", request.profile)
 
 
-def _with_adapters(config: RunConfig, work: Work, describe: Describe) -> ModelDescription | None:
+def _with_adapters(
+    model: ModelDescription, config: RunConfig, work: Work, describe: Describe
+) -> ModelDescription | None:
     """The model with adapters in place of the weights of the backbone, if these train."""
-    if "backbone" not in config.trained_parts or "backbone" in config.lora.ranks:
+    trains = "backbone" in config.trained_parts and "backbone" not in config.lora.ranks
+    if not trains or model.width < _RANK:
         return None
     return describe(config, {**config.lora.ranks, "backbone": _RANK}).with_inputs(work.share)
 

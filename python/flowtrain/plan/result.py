@@ -207,7 +207,7 @@ class Plan:
         step_s: Seconds of a step of mean samples: what the search minimizes.
         simulated_s: Seconds of a step by replay of scheduled batches, mean of those sampled; None
             if it was not simulated.
-        bottleneck: The module with the longest microbatch.
+        bottleneck: The module that takes the most time in a step, if it never waited.
         model_flops: Model FLOPs of a step in the mean, without what is computed again.
         mfu: These over the peak of all GPUs that were planned for and `step_s`.
         tokens: Tokens of a step in the mean.

@@ -42,7 +42,8 @@ class GpuPool:
         flops_per_s: Peak in the dtype of training, the denominator of MFU.
         timing: How long layers take.
         timing_source: Where these times are from.
-        between_modules: Link of a GPU to those of other modules; None for that between nodes.
+        between_modules: Link of a GPU to those of other modules on another type of GPUs; None for
+            the pool's own link, inside a node if it has one, and otherwise between nodes.
     """
 
     gpu_type: str
@@ -63,9 +64,16 @@ class GpuPool:
                     f"pool '{self.gpu_type}': {name}={value}: it must be at least 1, and finite"
                 )
 
+    @property
+    def rows_link(self) -> Link:
+        """Link of a GPU to those of other modules."""
+        one_node = self.gpus <= self.topology.devices_per_node
+        own = self.topology.inside if one_node else self.topology.between
+        return self.between_modules or own
+
     def rows_s(self, num_bytes: float) -> float:
         """Seconds in which a GPU sends rows to other modules, or receives them."""
-        return (self.between_modules or self.topology.between).seconds(num_bytes)
+        return self.rows_link.seconds(num_bytes)
 
     def budgets(self, *, every: bool = False) -> list[int]:
         """Numbers of GPUs that a module may have: some of a node, or whole nodes.

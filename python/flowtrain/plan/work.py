@@ -16,6 +16,9 @@ from flowtrain.plan.describe import MODALITIES, Encoded, Modality, Share
 from flowtrain.workloads import Workload
 from flowtrain.workloads.workload import FloatArray, IntArray
 
+MAX_BATCH = 1 << 20
+"""Samples of a step at most: the planner draws several steps of them."""
+
 _DEVIATIONS = 3
 _BATCHES = 16  # To draw, for means of the largest sample.
 
@@ -61,6 +64,8 @@ class Work:
             value = getattr(self, what)
             if value is not None and value < 1:
                 raise ValueError(f"{what}={value}: it must be at least 1")
+        if self.batch > MAX_BATCH:
+            raise ValueError(f"batch={self.batch}: it must be at most {MAX_BATCH}")
         if self.stored_itemsize < self.itemsize:
             raise ValueError(
                 f"stored_itemsize={self.stored_itemsize}: it must be at least "

@@ -378,6 +378,10 @@ groups:
         (["--lora", "encoder=2", "--lora", "encoder=4"], "--lora encoder=4: encoder has adapter"),
         (["model.freeze=[projector]", "--lora", "projector=2"], "--lora projector=2: model.freeze"),
         (["lora.encoder.rank=2", "--lora", "encoder=2"], "--lora encoder=2: encoder has adapters"),
+        (
+            ["--lora", "backbone=10000000"],
+            "LoRA adapters backbone=10000000: a rank above the width",
+        ),
         (["--profile", "t", "--lora", "encoder=2"], "--profile t with adapters of encoder=2: "),
         (["--check", "run.yaml", "--lora", "backbone=2"], "--check run.yaml: its adapters are not"),
         (["--cache-hits", ".5"], "--cache-hits 0.5: the encoder trains, so that its features"),
@@ -387,6 +391,7 @@ groups:
             ["model.compute_dtype=float32"],
             "model.compute_dtype=float32: the peaks of H100 are those of bfloat16",
         ),
+        (["train.global_batch=1000000000"], "batch=1000000000: "),
         (["train.microbatch_tokens=32"], "microbatch_tokens=32: the longest sample of workload"),
     ],
 )

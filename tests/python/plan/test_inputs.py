@@ -7,6 +7,8 @@ import pytest
 from flowtrain.config import ConfigError
 from flowtrain.plan.cluster import parse_cluster
 from flowtrain.plan.inputs import gpu_budgets, planned_config, planned_samples
+from flowtrain.plan.work import MAX_BATCH
+from tests.planned import small_work
 
 RUN = """
 run: out
@@ -51,6 +53,14 @@ def test_a_preset_is_drawn_for_eight_steps_and_a_file_is_read_whole(tmp_path: Pa
     path = tmp_path / "lengths.jsonl"
     path.write_text("10\n" * 5)
     assert list(planned_samples(str(path), config, seed=1).tokens) == [10] * 5
+
+
+def test_a_step_of_too_many_samples_is_an_error_before_samples_are_drawn() -> None:
+    config = planned_config([f"train.global_batch={10**9}"], model=Path("/m"))
+    with pytest.raises(ConfigError, match=r"train.global_batch=1000000000: .* at most 1048576 "):
+        planned_samples("native", config, seed=0)
+    with pytest.raises(ValueError, match="batch=1048577: it must be at most 1048576"):
+        small_work(batch=MAX_BATCH + 1)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 
 from flowtrain.config import ConfigError
@@ -8,8 +11,9 @@ from flowtrain.cost.timing import DataSheetTiming, PassSeconds
 from flowtrain.plan.cluster import parse_cluster
 from flowtrain.plan.pools import Measured, pools_of
 from flowtrain.plan.search.assumptions import assumptions_of
+from flowtrain.plan.search.context import Context
 from flowtrain.plan.sensitivity import EFFICIENCIES
-from flowtrain.plan.space import Rules
+from flowtrain.plan.space import Rules, Space
 from tests.planned import small_model, small_work
 
 LINEAR = Layer(
@@ -46,6 +50,25 @@ def test_the_report_says_where_an_efficiency_is_from(name: str, said: str) -> No
     found = assumptions_of(small_model(), small_work(), [pool], Rules())
     sources = {each.name: each.source for each in found}
     assert said in sources[f"efficiency of products with a weight on {pool.gpu_type}"]
+
+
+def test_rows_cross_the_link_of_a_budget_and_not_of_the_cluster_that_it_is_made_from() -> None:
+    (node,), (nodes,) = (pools_of(parse_cluster(f"{n}x4xH100"), "bfloat16") for n in (1, 2))
+    assert node.rows_s(1e9) == node.topology.inside.seconds(1e9)
+    assert nodes.rows_s(1e9) == nodes.topology.between.seconds(1e9)
+    # The planner searches neighbours, one GPU or node less or more, with the prices it knows.
+    for asked, other in ((node, nodes), (nodes, node)):
+        context, given = (
+            Context(small_model(), small_work(), pool, Space(), Rules()) for pool in (asked, other)
+        )
+        options: dict[str, Any] = {"microbatches": 2, "cutoff_s": math.inf}
+        assert context.encoders(0, **options)
+        found = context.of_budget(other.gpus).encoders(0, **options)
+        assert found == given.encoders(0, **options)
+    # GPUs of two types are in different nodes, also if one has a node alone.
+    types = pools_of(parse_cluster("1x4xH100+1x4xA100"), "bfloat16")
+    slow = types[1].topology.between
+    assert [pool.rows_link for pool in types] == [slow, slow]
 
 
 def test_measured_times_replace_those_of_the_data_sheet() -> None:

@@ -136,8 +136,9 @@ def add_shards(
     copied_s: FloatArray,
     exposed: float,
 ) -> None:
-    """Add the time to gather weights for both passes and to scatter gradients, per microbatch.
+    """Add the time to gather weights and to scatter gradients, per microbatch.
 
+    Weights of blocks are gathered for both passes, those of all other layers for the forward pass.
     Those of a layer run beside the passes of its neighbours, which take as long as its own.
     Copies sum their shares of the gradients behind each scatter, as FSDP2 does.
 
@@ -169,5 +170,6 @@ def add_shards(
         around = network.around(copies)
         scatter_s += [comm.all_reduce_s(size, copies, around) if size else 0.0 for size in shared]
     forward[:, 5] = exposed_s(gather_s, forward.sum(1), exposed)
-    needed = tables.gradient * gather_s + scatter_s
+    # The root, all that is no block, stays gathered from the forward pass (FSDP2).
+    needed = tables.gradient * tables.block * gather_s + scatter_s
     backward[:, 5] = exposed_s(needed, backward.sum(1), exposed)

@@ -22,7 +22,10 @@ _FULL = LEVELS.index("full")
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Parts of a step: the slots of one are encoded, computed and passed back before the next.
+    """Parts of a step, of which encoders keep one at a time.
+
+    Each chunk of slots runs encoder forward, backbone, and encoder backward before the next chunk
+    begins.
 
     Attributes:
         count: How many there are.
@@ -250,7 +253,7 @@ def encoder_prices(
     kept_item = numpy.array([[of_item * kept]])
     beside = costs.working.beside(kept_item, 0.0, costs.working.block.max())
     working = float(beside.max()) - gathered
-    rows = row_bytes * most * (2 if has_backward else 1)
+    rows = row_bytes * most * (2 if has_backward else 1) / mesh.tp
     keeps = EncoderPrice(
         shape=shape,
         recompute=False,
@@ -272,7 +275,8 @@ def encoder_prices(
     if chunks is not None:
         some = _some_of(chain.again)
         return [keeps, *(_with_less(keeps, chain, costs, items, of_item, n) for n in some)]
-    again_s = keeps.forward.total
+    # Layers that are no blocks stay gathered until the backward pass of the item.
+    again_s = keeps.forward.total - items * float(costs.forward[0, 5] @ (count * ~tables.block))
     return [
         keeps,
         replace(

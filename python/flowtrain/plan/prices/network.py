@@ -13,8 +13,8 @@ from flowtrain.cost.topology import Group, Link, Topology
 class Network:
     """Links between the ranks of a module that has its nodes for itself.
 
-    A module that fits into a node lies in one. Where the ranks of a group do not divide nodes
-    evenly, all nodes are taken to have as few of them as one has: the ring is no faster there.
+    A module that fits into a node lies in one. If a group divides nodes unevenly, every node is
+    priced as the one with the fewest ranks: the ring is no faster there.
 
     Args:
         topology: Of the pool.

@@ -58,8 +58,8 @@ _MEANINGS = (
     ),
     (
         "bottleneck",
-        "The module whose microbatch takes the longest, and what the time goes to; `tp`, `cp`, "
-        "`ep`, `pp` and `shards` is communication that computation does not hide.",
+        "The module that takes the most time in a step, if it never waited, and what the time goes "
+        "to; `tp`, `cp`, `ep`, `pp` and `shards` is communication that computation does not hide.",
     ),
     (
         "memory",

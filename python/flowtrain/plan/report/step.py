@@ -22,16 +22,17 @@ def proof(report: PlanReport) -> str:
         more = percent(report.gap)
         text = f"no plan of the search takes less than {least}, and this one {more} more"
     if report.best.simulated_s is not None:
-        text += f"; simulated were {_simulated(report)}, and this one is the shortest of these"
+        text += f"; {_simulated(report)}; this one is the shortest"
     return text
 
 
 def _simulated(report: PlanReport) -> str:
     """Which plans were simulated: each layout with a number of microbatches counts once."""
-    below = f"all below {seconds(report.best.best_s)} for mean samples"
+    below = f"below {seconds(report.best.best_s)} for mean samples"
+    plans = "1 plan was" if report.simulated == 1 else f"{report.simulated} plans were"
     if report.all_simulated:
-        return f"{report.simulated}, {below} among them"
-    return f"{report.simulated}, but not {below} (limit: {MOST_SIMULATED})"
+        return f"{plans} simulated, including every plan {below}"
+    return f"{plans} simulated, but not every plan {below} (limit: {MOST_SIMULATED})"
 
 
 def step_parts(plan: Plan) -> dict[str, float]:

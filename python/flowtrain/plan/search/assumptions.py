@@ -104,9 +104,11 @@ def assumptions_of(
     )
     yield Assumption(
         name="full sharding",
-        value="weights are gathered for each pass of each microbatch, and gradients scattered, "
-        "beside the passes of the neighbouring layers",
-        source="FSDP2 as it reshards after each pass; overlapped collectives",
+        value="weights of blocks are gathered for each pass of each microbatch, those of other "
+        "layers for the forward pass, and gradients scattered, beside the passes of the "
+        "neighbouring layers",
+        source="FSDP2, which reshards blocks after each pass and the root after the backward pass; "
+        "overlapped collectives",
     )
     if work.optim.offload:
         yield Assumption(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -83,7 +83,7 @@ class Context:
         self._microbatches = space.microbatches_of(work.batch)
         self._rows: dict[int, Row | None] = {}
         self._least: dict[tuple[str, int, int, int, int], _Computing] = {}
-        self._priced_encoders: dict[tuple[int, Shape, int, Chunks | None], list[EncoderPrice]] = {}
+        self._priced_encoders: dict[Hashable, list[EncoderPrice]] = {}
         self._apart: dict[tuple[int, int], list[EncoderPrice]] = {}
         self._colocated: dict[int, list[Together]] = {}
 
@@ -361,7 +361,8 @@ class Context:
         encoded = self.work.share.encoded[own.modality]
         tokens = self.work.batch * encoded.tokens / (groups * shape.mesh.dp)
         chain = self._chain(own.name, shape.mesh.tp)
-        key = (encoder, shape, groups, chunks)
+        # Pools of other sizes, with which prices are shared, may have another link for the rows.
+        key = (encoder, shape, groups, chunks, self.pool.rows_link)
         try:
             least = least_s(chain, shape, encoder=encoder, tokens=tokens, groups=groups)
             if groups * least >= cutoff_s:

@@ -2,7 +2,8 @@
 
 `deal_apart` and `deal_together` have the rules of the runtime, those of `steps.items`, on sizes
 alone: inputs of a sample are equal, and those of a step may be many thousands. `deal_in_each` is
-for encoders on their own that gather weights in each microbatch.
+for encoders on their own that gather weights in each microbatch, and `most_in_chunks` for layouts
+that no runtime runs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy
 from flowtrain.plan.arrays import FloatArray, IntArray
 
 _WORTH_MOVING = 0.05  # As in `steps.items`.
+_SMALL = 0.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +49,7 @@ def deal_apart(inputs: Inputs, *, ranks: int, slots: int, item_tokens: int) -> F
         inputs: The inputs.
         ranks: Ranks of the encoder.
         slots: Microbatches of the step.
-        item_tokens: Maximum tokens of an item; with 0, each input is one.
+        item_tokens: Maximum tokens of an item; a larger input is alone.
     """
     total = float(inputs.count @ inputs.tokens)
     most = min(float(item_tokens), max(1.0, float(numpy.ceil(total / ranks))))
@@ -139,3 +141,35 @@ def _give(inputs: Inputs, giver: int, load: FloatArray, own: FloatArray, mean: f
                 for loads in (load, own[inputs.slot[sample]]):
                     loads[giver] -= cost
                     loads[taker] += cost
+
+
+def most_in_chunks(inputs: Inputs, ranks: int, chunk_slots: int) -> float:
+    """The sum over chunks of the highest load, with inputs dealt one by one, as by no runtime.
+
+    The most costly come first, each to the rank with the least load. Inputs below 2 % of an even
+    share are not dealt: they fill up the ranks to that share, so that the result is at most 2 % of
+    it too low, and others are few.
+
+    Args:
+        inputs: The inputs.
+        ranks: Ranks to which they are dealt.
+        chunk_slots: Microbatches of a chunk.
+    """
+    chunk = inputs.slot // chunk_slots
+    most = numpy.bincount(chunk, weights=inputs.count * inputs.cost) / ranks
+    large = (inputs.count > 0) & (inputs.cost > _SMALL * most[chunk])
+    for number in numpy.unique(chunk[large]):
+        here = large & (chunk == number)
+        costs = numpy.repeat(inputs.cost[here], inputs.count[here])
+        most[number] = max(most[number], _highest(costs, ranks))
+    return float(most.sum())
+
+
+def _highest(costs: FloatArray, ranks: int) -> float:
+    """The highest load of ranks to which inputs are dealt, the most costly first."""
+    descending = numpy.sort(costs)[::-1].tolist()
+    # Each rank has one of the first; reversed they ascend, and are a heap.
+    loads = descending[:ranks][::-1]
+    for cost in descending[ranks:]:
+        heapq.heapreplace(loads, loads[0] + cost)
+    return float(max(loads))

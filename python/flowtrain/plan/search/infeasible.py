@@ -48,7 +48,8 @@ def no_plan(contexts: Sequence[Context]) -> NoPlanError:
         )
     gpus = _fewest_gpus(context)
     if gpus is not None:
-        ways.append(f"the smallest budget that fits is {gpus} {pool.gpu_type}")
+        node = pool.topology.devices_per_node
+        ways.append(f"the smallest budget that fits is {gpus} {pool.gpu_type} in nodes of {node}")
     if context.space.runtime.name == FLOWTRAIN.name:
         # Other spaces have more GPUs and more parallelism, which change the run less.
         ways += changes(context)
@@ -155,9 +156,13 @@ def _with_memory(context: Context, factor: float) -> Context:
 def _fewest_gpus(context: Context) -> int | None:
     """The smallest budget with which a plan fits."""
     pool = context.pool
+    failed = pool.gpus
 
     def fits(gpus: int) -> bool:
-        return _any_fits(context.of_budget(gpus))
+        nonlocal failed
+        found = _any_fits(context.of_budget(gpus), above=failed)
+        failed = failed if found else max(failed, gpus)
+        return found
 
     one_node = context.space.runtime.one_node
     most = pool.topology.devices_per_node if one_node else max(_MAX_GPUS, pool.gpus)
@@ -176,16 +181,21 @@ def _fewest_gpus(context: Context) -> int | None:
     return budgets[low]
 
 
-def _any_fits(context: Context) -> bool:
-    return any(candidate.priced() is not None for candidate in _all(context))
+def _any_fits(context: Context, *, above: int = 0) -> bool:
+    return any(candidate.priced() is not None for candidate in _all(context, above))
 
 
-def _all(context: Context) -> Iterator[Prefix | Colocated | Disaggregated]:
-    """All candidates of a pool, those with the most GPUs first."""
+def _all(context: Context, above: int) -> Iterator[Prefix | Colocated | Disaggregated]:
+    """All candidates of a pool, those with the most GPUs first.
+
+    Args:
+        context: The pool.
+        above: A budget on which nothing fits. Modules that share their GPUs need more.
+    """
     modes = context.space.modes
     with_images = context.work.share.has_inputs
     fronts = Fronts((context,) * len(context.model.encoders))
-    for gpus in context.budgets():
+    for gpus in itertools.takewhile(lambda budget: budget > above, context.budgets()):
         kinds: list[Iterable[Prefix | Colocated]] = []
         if "prefix" in modes:
             kinds.append(Prefix.all_of(context, gpus, Best(1)))

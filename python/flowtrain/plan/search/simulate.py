@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy
 
@@ -12,7 +11,13 @@ from flowtrain.plan.arrays import FloatArray, IntArray
 from flowtrain.plan.partition import replay_uneven
 from flowtrain.plan.prices.encoder import EncoderPrice
 from flowtrain.plan.search.coupled import Priced
-from flowtrain.plan.search.dealt import Inputs, deal_apart, deal_in_each, deal_together
+from flowtrain.plan.search.dealt import (
+    Inputs,
+    deal_apart,
+    deal_in_each,
+    deal_together,
+    most_in_chunks,
+)
 from flowtrain.plan.search.loads import Loads
 from flowtrain.plan.work import Work
 from flowtrain_core.packing import Assignment, NoRoomError, schedule
@@ -42,7 +47,6 @@ class Simulation:
         self._batches = [
             random.choice(known, work.batch, replace=known < work.batch) for _ in range(batches)
         ]
-        self._most: dict[tuple[int, int, int], float] = {}
 
     def step_s(self, priced: Priced) -> float:
         """Mean seconds of a step over the batches; infinite if one of them has no schedule.
@@ -87,18 +91,11 @@ class Simulation:
                 inputs = self._inputs(priced, loads, place, batch, plan)
                 dealt = deal_together(inputs, plan.loads.sum(axis=0), slots=plan.microbatches)
                 own_s = dealt * loads.inputs_s(place, encoder)
-            elif priced.chunk_slots:
-                inputs = self._inputs(priced, loads, place, batch, plan)
-                most = _most_in_chunks(inputs, encoder.shape.mesh.dp, priced.chunk_slots)
-                seconds += most / mean * both_s
             else:
-                key = (number, place, encoder.shape.mesh.dp)
-                if key not in self._most:
-                    inputs = self._inputs(priced, loads, place, batch, plan)
-                    self._most[key] = _most_in_chunks(
-                        inputs, encoder.shape.mesh.dp, plan.microbatches
-                    )
-                seconds += self._most[key] / mean * both_s
+                inputs = self._inputs(priced, loads, place, batch, plan)
+                chunk_slots = priced.chunk_slots or plan.microbatches
+                most = most_in_chunks(inputs, encoder.shape.mesh.dp, chunk_slots)
+                seconds += most / mean * both_s
         seconds += sends_s
         if beside:
             passes = _with_encoders(passes, beside)
@@ -146,17 +143,6 @@ class Simulation:
             longest: FloatArray = dealt.max(axis=1)
             return longest
         return numpy.diff(dealt.cumsum(axis=0).max(axis=1), prepend=0.0)
-
-
-def _most_in_chunks(inputs: Inputs, ranks: int, chunk_slots: int) -> float:
-    """The sum over chunks of the highest load, with inputs dealt one by one, as by no runtime.
-
-    For all slots at once, it does not depend on which rank reads an input.
-    """
-    chunk = inputs.slot // chunk_slots
-    chunks = int(chunk.max(initial=0)) + 1
-    dealt = deal_in_each(replace(inputs, slot=chunk), ranks=ranks, slots=chunks, item_tokens=0)
-    return float(dealt.max(axis=1).sum())
 
 
 def _meets(priced: Priced) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from flowtrain.cost import Counts, Layer
 from flowtrain.cost.communication import Mesh, gradients_s
 from flowtrain.cost.timing import DataSheetTiming, PassSeconds
+from flowtrain.cost.topology import Link, Topology
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.prices.chain import Chain
 from flowtrain.plan.prices.costs import Shape
@@ -57,7 +58,8 @@ def test_hybrid_shards_lie_side_by_side_and_copies_sum_their_shares() -> None:
     assert cut.reduce_s == pytest.approx(SHARE * alone_s)
     head = hybrid.chain.tables.head
     size = small_model().parameters[-1]
-    backward_s = shared_s(2 * size) + shared_s(4 * size) + summed_s(4 * size)
+    # It is no block, and stays gathered from the forward pass.
+    backward_s = shared_s(4 * size) + summed_s(4 * size)
     assert hybrid.costs.backward[0, 5, head] == pytest.approx(SHARE * backward_s)
 
 
@@ -275,13 +277,15 @@ def test_sharded_optimizers_and_full_sharding_hide_their_collectives_by_one_rule
         shown_s(alone_s(4 * sum(parameters)), optimizer.backward_s[0])
         + shown_s(alone_s(2 * sum(parameters)), optimizer.forward_s[0])
     )
-    # In each microbatch: weights beside the forward pass of a layer, both beside its backward pass.
+    # In each microbatch: weights beside the forward pass of a layer, and beside its backward pass
+    # gradients, and weights again if it is a block: the root of FSDP2 stays gathered.
     full = pipeline(Mesh(dp=8), sharding="full", **options)
     held = numpy.array(parameters)[full.chain.tables.first]
     gather_s, scatter_s = alone_s(2 * held), alone_s(4 * held)
     forward_s, backward_s = full.costs.forward[0], full.costs.backward[0]
     assert forward_s[5] == pytest.approx(shown_s(gather_s, forward_s[0]))
-    assert backward_s[5] == pytest.approx(shown_s(gather_s + scatter_s, backward_s[1]))
+    again_s = numpy.where(full.chain.tables.block, gather_s, 0.0)
+    assert backward_s[5] == pytest.approx(shown_s(again_s + scatter_s, backward_s[1]))
     assert full.cut(PLENTY).reduce_s == 0  # type: ignore[union-attr]
 
 
@@ -351,16 +355,40 @@ def test_a_rank_of_an_encoder_gathers_the_layers_of_the_encoder_alone() -> None:
         assert more == 2 * others + (2 * 2 + 2 + 4) * block
 
 
+def test_an_encoder_that_encodes_again_gathers_its_root_once_for_each_item() -> None:
+    # Computing hides nothing, and no link has a latency: seconds are bytes.
+    pool: dict[str, Any] = {
+        "timing": DataSheetTiming(flops_per_s=1e30, memory_bytes_per_s=1e30, extrapolates=True),
+        "topology": Topology(
+            devices_per_node=4,
+            inside=Link(latency_s=0.0, bytes_per_s=1.0),
+            between=Link(latency_s=0.0, bytes_per_s=1.0),
+        ),
+    }
+    model, items = small_model(), 2
+    keeps, again = encoders(Shape(Mesh(dp=4), "full"), small_work(), items * 600.0, **pool)
+    own = [(model.layers[n], model.parameters[n]) for n in model.layers_of("encoder")]
+    blocks = sum(size for layer, size in own if layer.takes)
+    root = sum(size for layer, size in own if not layer.takes)
+    part = items * 3 / 4
+    assert keeps.forward.shards == pytest.approx(part * 2 * (blocks + root))
+    assert keeps.backward.shards == pytest.approx(part * (2 * blocks + 4 * (blocks + root)))
+    assert again.backward.recompute == pytest.approx(part * 2 * blocks)
+    assert again.backward.shards == keeps.backward.shards
+
+
 def test_every_rank_of_an_encoder_sends_its_part_of_the_rows() -> None:
     work, (encoder,) = small_work(), small_model().encoders
     num_bytes = 2 * encoder.row_width * 1000
-    inside = small_pool(1).topology.inside
+    one_node = replace(small_pool(1).topology, devices_per_node=64)
     for tp in (1, 2):
         shape = Shape(Mesh(tp=tp, dp=2), "replicated")
+        # It holds them, and their gradients, with room of 5 %.
+        for price in encoders(shape, work):
+            assert price.held.rows == pytest.approx(2 * 1.05 * num_bytes / tp)
         # At the rate of an adapter for each rank, or of the link inside if there is one node.
         over_nodes, in_a_node = (
-            encoders(shape, work, **pools)[0].transfer_s
-            for pools in ({}, {"between_modules": inside})
+            encoders(shape, work, **pools)[0].transfer_s for pools in ({}, {"topology": one_node})
         )
         assert over_nodes == pytest.approx(5e-6 + num_bytes / tp / 2e9)
         assert in_a_node == pytest.approx(1e-6 + num_bytes / tp / 1e10)

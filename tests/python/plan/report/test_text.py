@@ -80,8 +80,8 @@ def test_what_is_proven_is_said_of_the_plan_that_is_shown() -> None:
     text = text_of(shown, uniform, uniform=uniform, cheapest=uniform)
     assert "no plan of the search takes less than 3.436 s for mean samples, and this one" in text
     assert (
-        "and this one 4.8 % more; simulated were 2, all below 3.648 s for mean samples among them, "
-        "and this one is the shortest of these\n" in text
+        "and this one 4.8 % more; 2 plans were simulated, including every plan below 3.648 s for "
+        "mean samples; this one is the shortest\n" in text
     )
     assert (
         f"uniform     {plan_line(uniform)}: 3.834 s, 5.1 % longer; for mean samples, the shortest"
@@ -90,7 +90,10 @@ def test_what_is_proven_is_said_of_the_plan_that_is_shown() -> None:
     # A limit ended the simulation, so that nothing is said of all plans.
     capped = {"all_simulated": False, "all_uniform_simulated": False, "simulated": 113}
     text = text_of(shown, uniform, uniform=uniform, cheapest=uniform, **capped)
-    assert "simulated were 113, but not all below 3.648 s for mean samples (limit: 100), " in text
+    assert (
+        "; 113 plans were simulated, but not every plan below 3.648 s for mean samples (limit: 100)"
+        in text
+    )
     assert "3.834 s, 5.1 % longer, but others may be shorter (limit: 100); for mean" in text
     # It is the optimum itself, and was not simulated.
     text = text_of(replace(BEST, step_s=3.0, simulated_s=None), uniform=None)

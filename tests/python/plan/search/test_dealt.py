@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy
 import pytest
 
-from flowtrain.plan.search.dealt import Inputs, deal_apart, deal_in_each, deal_together
+from flowtrain.plan.search.dealt import (
+    Inputs,
+    deal_apart,
+    deal_in_each,
+    deal_together,
+    most_in_chunks,
+)
 from flowtrain.steps.items import SizedImage, Slots, colocated_items, decoupled_items
 from flowtrain.steps.step import PlannedImage
 
@@ -53,7 +60,7 @@ def test_ranks_of_their_own_get_the_items_that_the_runtime_gives_them(
 
 def test_inputs_that_are_dealt_one_by_one_are_balanced() -> None:
     inputs, _ = drawn(0)
-    (loads,) = deal_apart(replace(inputs, slot=0 * inputs.slot), ranks=5, slots=1, item_tokens=0)
+    (loads,) = deal_apart(replace(inputs, slot=0 * inputs.slot), ranks=5, slots=1, item_tokens=1)
     assert loads.sum() == pytest.approx(inputs.count @ inputs.cost)
     assert loads.max() - loads.min() <= inputs.cost.max()
 
@@ -79,3 +86,48 @@ def test_ranks_with_both_modules_encode_what_the_runtime_gives_them(seed: int) -
         encoded[item.slot, item.encoder] += cost_of(inputs, item.images)
     assert any(item.encoder != item.reader for item in items)
     assert deal_together(inputs, load, slots=SLOTS) == pytest.approx(encoded)
+
+
+def best_dealt(costs: list[float], ranks: int) -> float:
+    """The lowest highest load over all ways to deal inputs to ranks."""
+    ways = itertools.product(range(ranks), repeat=len(costs))
+    return min(max(numpy.bincount(way, costs, ranks).tolist()) for way in ways)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_few_inputs_are_dealt_nearly_as_well_as_they_can_be(seed: int) -> None:
+    random, ranks = numpy.random.default_rng(seed), 3
+    inputs = Inputs(
+        reader=numpy.zeros(4, int),
+        slot=numpy.array([0, 0, 1, 1]),
+        count=numpy.array([2, 3, 1, 4]),
+        tokens=numpy.ones(4),
+        cost=random.random(4) + 0.1,
+    )
+    costs = numpy.repeat(inputs.cost, inputs.count)
+    best = best_dealt(costs[:5].tolist(), ranks) + best_dealt(costs[5:].tolist(), ranks)
+    # Graham (1969): at most 4/3 - 1/(3 ranks) of the best.
+    assert best <= most_in_chunks(inputs, ranks, 1) + 1e-9 <= (4 / 3 - 1 / 9) * best + 2e-9
+    # Four equal ones on three ranks take as long as two, and not as their mean.
+    four = replace(inputs, count=numpy.array([4, 0, 0, 0]), cost=numpy.ones(4))
+    assert most_in_chunks(four, ranks, 1) == 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("images", [1, 8, 64])
+@pytest.mark.parametrize("chunk_slots", [1, 2, 4])
+def test_small_inputs_fill_up_ranks_as_if_they_were_dealt(
+    seed: int, images: int, chunk_slots: int
+) -> None:
+    inputs, _ = drawn(seed)
+    inputs = replace(inputs, count=images * inputs.count)
+    chunk = inputs.slot // chunk_slots
+    dealt = deal_in_each(replace(inputs, slot=chunk), ranks=5, slots=SLOTS, item_tokens=1)
+    exact = dealt.max(axis=1).sum()
+    assert 0.98 * exact <= most_in_chunks(inputs, 5, chunk_slots) <= exact * (1 + 1e-9)
+
+
+def test_samples_of_many_images_are_dealt_without_a_list_of_them() -> None:
+    ones, slots = numpy.ones(8), numpy.arange(8)
+    inputs = Inputs(0 * slots, slots, numpy.full(8, 10**12), tokens=ones, cost=ones)
+    assert most_in_chunks(inputs, 4, 8) == 2 * 10**12

@@ -21,6 +21,8 @@ from flowtrain.plan.prices.tables import Tables
 from flowtrain.plan.result import ModulePlan, NoPlanError, OutOfRangeError, Plan, PlanReport
 from flowtrain.plan.search import search
 from flowtrain.plan.search.candidates import backbone_shapes, encoder_shapes, row_of
+from flowtrain.plan.search.context import Context
+from flowtrain.plan.search.coupled import Colocated, Prefix
 from flowtrain.plan.space import MODES, GpuPool, Rules, Space
 from flowtrain.plan.work import Work
 from tests.planned import small_model, small_pool, small_work, two_encoders
@@ -343,10 +345,34 @@ def test_an_infeasible_budget_says_what_is_missing_and_what_fits(
     assert "small: no plan for batch=32 fits 2 T" in message
     assert "GiB are missing on each of 2 GPUs" in message
     fewest = int(message.split("smallest budget that fits is ")[1].split()[0])
+    assert f"fits is {fewest} T in nodes of 4" in message
     assert search(model, work, [small_pool(fewest, memory_bytes=60_000_000)], **arguments).best
     smaller = small_pool(fewest).budgets()[-2]
     with pytest.raises(NoPlanError):
         search(model, work, [small_pool(smaller, memory_bytes=60_000_000)], **arguments)
+
+
+def test_budgets_on_which_nothing_fits_are_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[tuple[str, int]] = []
+    for kind in (Prefix, Colocated):
+
+        def counting(
+            context: Context, gpus: int, *given: Any, of: Any = kind.all_of, name: str = str(kind)
+        ) -> Iterator[Any]:
+            tried.append((name, gpus))
+            return iter(of(context, gpus, *given))
+
+        monkeypatch.setattr(kind, "all_of", counting)
+    space = replace(SPACE, modes=("prefix", "colocated"))
+    options: dict[str, Any] = {"space": space, "neighbours": False, "batches": 0}
+    # No number of GPUs is enough, and only those asked for are tried with more memory.
+    with pytest.raises(NoPlanError, match=r"[^;]* \([^;]* GiB fit\)$"):
+        search(small_model(), small_work(), [small_pool(8, memory_bytes=5_000_000)], **options)
+    larger = [each for each in tried if each[1] > 8]
+    assert max(gpus for _, gpus in larger) > 1000
+    assert len(larger) == len(set(larger))
 
 
 def test_modules_may_be_on_different_types_of_gpus(case: tuple[ModelDescription, Work]) -> None:
