@@ -13,7 +13,8 @@ from torch.distributed.fsdp import fully_shard
 from flowtrain.config.parallel import ModuleParallel
 from flowtrain.cost.flops import Side
 from flowtrain.models.compiled import compile_blocks
-from flowtrain.models.family import Family, PackedBatch
+from flowtrain.models.family import Family
+from flowtrain.models.packed_batch import PackedBatch
 from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST, write_tiny_model

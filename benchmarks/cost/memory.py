@@ -18,7 +18,8 @@ from flowtrain.cost.activations import layer_bytes, levels_of
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.cost.layers import Counts
 from flowtrain.cost.states import state_bytes
-from flowtrain.models.family import Family, PackedBatch
+from flowtrain.models.family import Family
+from flowtrain.models.packed_batch import PackedBatch, pack
 from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import write_tiny_model
@@ -181,7 +182,7 @@ def packed_row(family: Family, documents: Documents) -> tuple[PackedBatch, torch
     input_ids = torch.tensor(ids)
     labels = input_ids.masked_fill(input_ids != _TEXT, -100)
     grids = [grid for of_document, _ in documents for grid in of_document]
-    row = PackedBatch(
+    row = pack(
         input_ids=input_ids,
         labels=labels,
         position_ids=family.position_ids(
@@ -189,6 +190,8 @@ def packed_row(family: Family, documents: Documents) -> tuple[PackedBatch, torch
         ),
         grids=grids,
         doc_lengths=lengths,
+        visual_ids=family.visual_ids,
+        device=torch.device("cpu"),
     )
     ends = torch.tensor(lengths).cumsum(0)[:-1]
     first = torch.cat([torch.zeros(1, dtype=torch.long), ends])

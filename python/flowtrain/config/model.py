@@ -34,8 +34,9 @@ class ModelConfig:
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of every rank: `cpu`, or `cuda` with one device per rank, by local rank."""
     compile: bool = False
-    """Whether torch.compile compiles the blocks of the model, but for their attention, in the first
-    steps. A process that compiles for the CPU needs a C++ compiler."""
+    """Whether torch.compile compiles the blocks of the model in the first steps. Their attention is
+    compiled with them on a GPU in half precision, unless `recompute` is `selective`. A process that
+    compiles for the CPU needs a C++ compiler."""
 
     def __post_init__(self) -> None:
         require(

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from flowtrain.models import short_documents
@@ -135,17 +134,14 @@ def _as_batch(run: torch.Tensor, count: int) -> torch.Tensor:
     return run[0].unflatten(1, (count, -1)).transpose(0, 1)
 
 
-def _no_mask(*_: Any, **__: Any) -> None:
-    """No dense mask: `documents` takes its place."""
-    return None
-
-
 def register() -> str:
     """Register the function with transformers.
+
+    It has no function of masks there: transformers then makes none. With one, it would look for
+    documents in the positions, for which the host waits for the device.
 
     Returns:
         Its name, for `attn_implementation`.
     """
     ALL_ATTENTION_FUNCTIONS.register(NAME, _attention)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _no_mask)
     return NAME

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
@@ -21,6 +21,7 @@ from flowtrain.cost.flops import Grid, ModuleFlops, Side
 from flowtrain.cost.layers import Counts, ForwardFlops, Layer
 from flowtrain.models.errors import ModelError
 from flowtrain.models.images import NO_LIMITS, ImageProcessor, PixelLimits
+from flowtrain.models.packed_batch import LossOutput, PackedBatch
 from flowtrain.models.videos import FAMILIES_WITH_VIDEO, NO_VIDEO_LIMITS, VideoLimits
 
 if TYPE_CHECKING:
@@ -54,35 +55,6 @@ class Vocabulary:
     images_may_touch: bool = True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PackedBatch:
-    """Documents side by side in one row.
-
-    Attributes:
-        input_ids: Shape [tokens].
-        labels: Shape [tokens], not shifted; -100 where a token is no target.
-        position_ids: Shape [axes, tokens], as `Family.position_ids` returns them.
-        grids: Grids of the images and videos of all documents, in order.
-        doc_lengths: Tokens of each document, in order.
-    """
-
-    input_ids: torch.Tensor
-    labels: torch.Tensor
-    position_ids: torch.Tensor
-    grids: Sequence[Grid]
-    doc_lengths: list[int]
-
-
-class LossOutput(NamedTuple):
-    """Sum of the cross entropies of the target tokens (0-dim), and their number.
-
-    A tuple, in which FSDP2 finds the tensor.
-    """
-
-    loss_sum: torch.Tensor
-    num_targets: int
-
-
 class Family(ABC):
     """A model family, for one model folder.
 
@@ -113,6 +85,11 @@ class Family(ABC):
     def row_width(self) -> int:
         """Values of a row that crosses the pool."""
         return sum(self.fields.values())
+
+    @property
+    def visual_ids(self) -> tuple[int, ...]:
+        """Ids of the tokens of images and videos."""
+        return (self.image_id, *(() if self.video_id is None else (self.video_id,)))
 
     @abstractmethod
     def part_of(self, name: str) -> Part:

@@ -7,6 +7,7 @@ pool: in the tower its modules pass on what they are given, and the loss calls t
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -26,10 +27,11 @@ from flowtrain.models import attention
 from flowtrain.models.adapters import add_adapters
 from flowtrain.models.documents import Documents
 from flowtrain.models.errors import ModelError
-from flowtrain.models.family import Family, LossOutput, PackedBatch
+from flowtrain.models.family import Family
 from flowtrain.models.head import head_loss
 from flowtrain.models.loading import ConversionError, load_full_model, load_weights
 from flowtrain.models.own_functions import use_own_functions
+from flowtrain.models.packed_batch import LossOutput, PackedBatch
 from flowtrain.models.patch_embed import use_linear_patches
 from flowtrain.models.rms_norm import use_own_norms
 from flowtrain.models.sides import Backbone, Encoder
@@ -151,6 +153,7 @@ class HuggingFaceFamily(Family):
         else:
             _check_layers(model.model.language_model)
             compute_target_rows(model.model.language_model.layers[-1])
+            _mark_without_check(model.model)
         if side == "backbone":
             self._drop_tower(model.model)
         elif self.projector_side == "backbone":
@@ -258,19 +261,15 @@ class HuggingFaceFamily(Family):
         *,
         logit_bytes: int | None = None,
     ) -> LossOutput:
-        # A token predicts the next one of its document; the last one predicts nothing.
-        targets = torch.roll(batch.labels, -1)
-        targets[Documents(batch.doc_lengths).boundaries(targets.device)[1:] - 1] = -100
-        kept = (targets != -100).nonzero().flatten()
         model: Any = backbone
         loss_sum = head_loss(
             model.lm_head,
-            self._hidden(backbone, batch, rows, kept),
-            targets[kept],
+            self._hidden(backbone, batch, rows, batch.predicting),
+            batch.labels[batch.predicting + 1],
             vocabulary=self.config.get_text_config().vocab_size,
             logit_bytes=logit_bytes,
         )
-        return LossOutput(loss_sum, int(kept.numel()))
+        return LossOutput(loss_sum, len(batch.predicting))
 
     def _hidden(
         self,
@@ -288,10 +287,14 @@ class HuggingFaceFamily(Family):
             wanted: Indices of these tokens in the row.
         """
         model: Any = backbone
-        self._check(model, batch, self._with_one_visual_id(batch.input_ids), rows)
+        self._check(model, batch, rows)
+        self._before_forward(model, batch)
         inputs = self.model_inputs(model, batch, rows)
         hidden: torch.Tensor = model.model(**inputs, target_rows=wanted).last_hidden_state[0]
         return hidden[wanted]
+
+    def _before_forward(self, backbone: Any, batch: PackedBatch) -> None:
+        """Tell the model what is known of a batch on the host."""
 
     def model_inputs(
         self, backbone: Any, batch: PackedBatch, rows: torch.Tensor | None
@@ -332,19 +335,18 @@ class HuggingFaceFamily(Family):
         outputs: dict[str, Any] = {"pooler_output": (features,)}
         return BaseModelOutputWithPooling(**outputs)
 
-    def _rows_of(self, batch: PackedBatch, image_tokens: int) -> int:
+    def _rows_of(self, batch: PackedBatch) -> int:
         """Rows that cross the pool for the images of a batch."""
-        return image_tokens
+        return len(batch.visual)
 
     def _check(
         self,
         backbone: Any,
         batch: PackedBatch,
-        input_ids: torch.Tensor,
         rows: torch.Tensor | None,
     ) -> None:
         """Check what an exact loss needs; the model itself would not warn."""
-        tokens = input_ids.shape[0]
+        tokens = batch.input_ids.shape[0]
         if batch.position_ids.shape != (self.axes, tokens):
             raise ModelError(
                 f"position_ids: shape {tuple(batch.position_ids.shape)} must be "
@@ -355,9 +357,8 @@ class HuggingFaceFamily(Family):
                 f"doc_lengths: they sum to {sum(batch.doc_lengths)} tokens, and the row has "
                 f"{tokens}"
             )
-        image_tokens = int((input_ids == self.image_id).sum())
         shape = (0, self.row_width) if rows is None else tuple(rows.shape)
-        needed = (self._rows_of(batch, image_tokens), self.row_width)
+        needed = (self._rows_of(batch), self.row_width)
         if shape != needed:
             raise ModelError(
                 f"rows: shape {shape}, but the images of the batch need {needed}; gather all "
@@ -369,6 +370,21 @@ class HuggingFaceFamily(Family):
                 f"attn_implementation={chosen}: packed documents would see each other; build the "
                 f"model with {self._attention}"
             )
+
+
+def _mark_without_check(model: Any) -> None:
+    """Let a model find image tokens without counting them, for which the host waits twice.
+
+    `_check` has counted them.
+    """
+    takes_videos = "video_features" in inspect.signature(model.get_placeholder_mask).parameters
+    image_id = model.config.image_token_id
+
+    def mask(input_ids: torch.Tensor, **_: Any) -> Any:
+        found = (input_ids == image_id)[..., None]
+        return (found, None) if takes_videos else found
+
+    model.get_placeholder_mask = mask
 
 
 def _check_layers(language_model: Any) -> None:

@@ -18,9 +18,10 @@ from transformers.video_utils import VideoMetadata
 
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.models.errors import ModelError
-from flowtrain.models.family import PackedBatch, Vocabulary
+from flowtrain.models.family import Vocabulary
 from flowtrain.models.huggingface import without_bypass
 from flowtrain.models.images import NO_LIMITS, PixelLimits, required
+from flowtrain.models.packed_batch import PackedBatch
 from flowtrain.models.tile_family import TileFamily
 from flowtrain.models.tile_videos import TileVideoProcessor
 from flowtrain.models.tiles import TileProcessor
@@ -217,9 +218,9 @@ class LlavaOnevision(TileFamily):
         # The projector is followed by a scaling of its features, which is no map of single rows.
         return num_tokens if self.projector_side == "encoder" else grid[0] * self._patches
 
-    def _rows_of(self, batch: PackedBatch, image_tokens: int) -> int:
+    def _rows_of(self, batch: PackedBatch) -> int:
         if self.projector_side == "encoder":
-            return image_tokens
+            return len(batch.visual)
         return sum(tiles for tiles, _, _ in batch.grids) * self._patches
 
     def encode(

@@ -17,6 +17,7 @@ from flowtrain.cost.flops import Grid, Side
 from flowtrain.cost.layers import Counts, Layer, Saved
 from flowtrain.models.documents import Documents
 from flowtrain.models.mrope import patch_positions
+from flowtrain.models.packed_batch import PackedBatch
 from flowtrain.models.qwen_videos import Qwen3VideoProcessor
 from flowtrain.models.qwen_vl import QwenVL
 from flowtrain.models.send import send
@@ -68,6 +69,9 @@ class Qwen3VL(QwenVL):
             # The other mergers have no gradient in the full model, so the optimizer skips them.
             merger.requires_grad_(layer in self._taps)
         model.model.language_model._deepstack_process = _AddTap()
+
+    def _before_forward(self, backbone: Any, batch: PackedBatch) -> None:
+        backbone.model.language_model._deepstack_process.rows = batch.visual
 
     def _image_layers(self) -> Sequence[Layer]:
         vision = self.config.vision_config
@@ -151,17 +155,17 @@ class _AddTap:
     """Adds a tap to the rows of image tokens, in place of transformers' method.
 
     That finds the rows by a mask, for which the host waits for the device, twice for each tap in
-    the forward pass and again in the backward pass. Here it waits once for each batch.
+    the forward pass and again in the backward pass.
+
+    Attributes:
+        rows: Indices of the image tokens of the row that comes next.
     """
 
-    _mask: torch.Tensor | None = None
-    _rows: torch.Tensor
+    rows: torch.Tensor
 
-    def __call__(self, hidden: torch.Tensor, mask: torch.Tensor, tap: torch.Tensor) -> torch.Tensor:
-        """Shapes [batch, tokens, width], [batch, tokens], and [image tokens, width]."""
-        if mask is not self._mask:
-            self._mask, self._rows = mask, mask.flatten().nonzero().flatten()
-        out: torch.Tensor = _Added.apply(hidden.flatten(0, 1), self._rows, tap.to(hidden.dtype))
+    def __call__(self, hidden: torch.Tensor, _: torch.Tensor, tap: torch.Tensor) -> torch.Tensor:
+        """Shapes [1, tokens, width], [1, tokens], and [image tokens, width]."""
+        out: torch.Tensor = _Added.apply(hidden.flatten(0, 1), self.rows, tap.to(hidden.dtype))
         return out.view_as(hidden)
 
 

@@ -14,7 +14,8 @@ import torch
 from flowtrain.cost.flops import Grid
 
 if TYPE_CHECKING:
-    from flowtrain.models.family import Family, LossOutput, PackedBatch
+    from flowtrain.models.family import Family
+    from flowtrain.models.packed_batch import LossOutput, PackedBatch
 
 
 class Encoder(torch.nn.Module):

@@ -16,6 +16,7 @@ from PIL import Image
 from plain_processor import processor_of
 from support import one_thread
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForImageTextToText
 
@@ -26,8 +27,9 @@ from flowtrain.cost.flops import Grid, Side
 from flowtrain.cost.layers import PARTS, Counts, layer_flops
 from flowtrain.models import ModelError, short_documents
 from flowtrain.models.describe import describe_family
-from flowtrain.models.family import Family, PackedBatch
+from flowtrain.models.family import Family
 from flowtrain.models.lora import with_lora
+from flowtrain.models.packed_batch import PackedBatch, pack
 from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST, TINY, write_tiny_model
@@ -174,12 +176,14 @@ def packed(family: Family, samples: list[Sample]) -> PackedBatch:
     lengths = [len(sample.ids) for sample in samples]
     types = torch.cat([sample.types for sample in samples])
     seconds = [second for sample in samples for second in sample.seconds]
-    return PackedBatch(
+    return pack(
         input_ids=torch.cat([sample.ids for sample in samples]),
         labels=torch.cat([sample.labels for sample in samples]),
         position_ids=family.position_ids(types, grids_of(samples), lengths, seconds),
         grids=grids_of(samples),
         doc_lengths=lengths,
+        visual_ids=family.visual_ids,
+        device=torch.device("cpu"),
     )
 
 
@@ -280,6 +284,29 @@ def test_a_leak_between_documents_changes_the_loss(model: Model) -> None:
     assert abs(together / apart - 1) > 1e-4
 
 
+def test_the_host_does_not_wait_for_a_device_within_the_passes_of_a_row(model: Model) -> None:
+    family, samples = model.family, samples_of(model)
+    backbone = model.build("backbone")
+    with torch.no_grad():
+        rows = family.encode(model.build("encoder"), pixels_of(samples), grids_of(samples))
+    waits: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            # A shape or a value that depends on the content of a tensor.
+            if operator._schema.name in ("aten::nonzero", "aten::_local_scalar_dense"):
+                waits.append(operator._schema.name)
+            return operator(*args, **(kwargs or {}))
+
+    batch = packed(family, samples)
+    with Watch():
+        family.loss(backbone, batch, rows.requires_grad_()).loss_sum.backward()
+    # Experts take the tokens that are chosen for them, whose number the device knows.
+    assert waits == [] or hasattr(family.config.get_text_config(), "num_experts")
+
+
 def test_positions_of_a_row_of_another_shape_are_refused(model: Model) -> None:
     batch = packed(model.family, [model.sample("text alone")])
     wrong = replace(batch, position_ids=batch.position_ids[:-1])
@@ -363,7 +390,9 @@ def test_activations_take_the_bytes_that_autograd_keeps(
 
         def forward() -> Any:
             # What is kept has to be made here.
-            given = replace(batch, input_ids=batch.input_ids * 1)
+            given = replace(
+                batch, **{n: getattr(batch, n) * 1 for n in ("input_ids", "predicting", "visual")}
+            )
             return backbone(given, encoder(pixels * 1, batch.grids)).loss_sum  # noqa: B023
 
         for trained in (set(PARTS), {"encoder"}, {"projector"}):

@@ -23,8 +23,9 @@ from flowtrain.config.lora import Adapter, LoraConfig
 from flowtrain.cost.flops import Side
 from flowtrain.models import loading
 from flowtrain.models.errors import ModelError
-from flowtrain.models.family import Family, PackedBatch
+from flowtrain.models.family import Family
 from flowtrain.models.loading import ConversionError, load_weights
+from flowtrain.models.packed_batch import pack
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST, TINY, write_tiny_model
 
@@ -207,8 +208,14 @@ def check_shards(folder: Path, rank: int) -> None:
                 assert isinstance(value, DTensor), name
                 assert value.to_local().numel() < value.numel(), name
         positions = family.position_ids(torch.zeros(10, dtype=torch.long), [], [6, 4])
-        batch = PackedBatch(
-            input_ids=ids, labels=ids, position_ids=positions, grids=[], doc_lengths=[6, 4]
+        batch = pack(
+            input_ids=ids,
+            labels=ids,
+            position_ids=positions,
+            grids=[],
+            doc_lengths=[6, 4],
+            visual_ids=family.visual_ids,
+            device=CPU,
         )
         with torch.no_grad():
             assert torch.equal(module(batch, None).loss_sum, whole(batch, None).loss_sum)

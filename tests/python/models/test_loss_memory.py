@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from flowtrain.config.parallel import ModuleParallel, Recompute
-from flowtrain.models.family import PackedBatch
 from flowtrain.models.head import head_loss
+from flowtrain.models.packed_batch import pack
 from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST, write_tiny_model
@@ -61,12 +61,14 @@ def test_the_loss_of_a_row_is_bounded_beside_recomputed_layers(
     (tmp_path / "config.json").write_text(json.dumps(config))
     family = family_for(tmp_path)
     labels = torch.arange(_TARGETS + 1) + 1000
-    batch = PackedBatch(
+    batch = pack(
         input_ids=labels,
         labels=labels,
         position_ids=torch.arange(_TARGETS + 1)[None],
         doc_lengths=[_TARGETS + 1],
         grids=[],
+        visual_ids=family.visual_ids,
+        device=torch.device("cpu"),
     )
     backbone: Any = family.build(
         "backbone", weights=None, seed=0, dtype=torch.float32, device=torch.device("cpu")

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from flowtrain.models.documents import Documents
-from flowtrain.models.family import LossOutput, PackedBatch
 from flowtrain.models.huggingface import HuggingFaceFamily
+from flowtrain.models.packed_batch import LossOutput, PackedBatch
 from flowtrain.steps import StepPlan
 from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain_core import FlowTrainError
@@ -55,7 +55,7 @@ class LoopPart(BackbonePart):
         labels = batch.labels.clone()
         # Nothing predicts the first token of a document.
         labels[Documents(batch.doc_lengths).boundaries(labels.device)[:-1].long()] = _IGNORED
-        num_targets = int((labels != _IGNORED).sum())
+        num_targets = len(batch.predicting)
         if not num_targets:
             labels[-1] = batch.input_ids[-1]  # Its mean is a number, and its weight 0.
         inputs = family.model_inputs(self.module.module, batch, rows)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from flowtrain.data.text import NO_TEXT, CompactText
-from flowtrain.models.family import LossOutput, PackedBatch
+from flowtrain.models.packed_batch import LossOutput, PackedBatch
 from flowtrain.schedule import Action
 from flowtrain.steps import EncoderItem, StepPlan
 from flowtrain.train.planning.texts import take_texts
@@ -97,11 +97,13 @@ class BackbonePart:
         self._texts: dict[int, CompactText] = {}
         self._slots: dict[tuple[int, int], _Slot] = {}
         self._returned: dict[tuple[int, int], torch.Tensor] = {}
+        self._losses: list[torch.Tensor] = []
 
     def load(self, plan: StepPlan, _: Action) -> None:
         """Take the texts of a step."""
         self._texts = take_texts(self._context.store, plan, self._context.world.replica)
         self.sums = StepSums(ages=[0.0] * len(plan.items))
+        self._losses.clear()
         if self._measures and plan.kind == "train":
             self.sums.slot_seconds = [0.0] * (len(plan.documents) * plan.slots)
 
@@ -160,6 +162,7 @@ class BackbonePart:
             self._slots[plan.step, number] = slot
         else:
             self._add(slot.loss, slot.num_skipped)
+            self._settle()
         self._measured(plan, number, before)
 
     def backward(self, plan: StepPlan, action: Action) -> None:
@@ -177,6 +180,8 @@ class BackbonePart:
                 rows = grad[item.row : item.row + item.num_rows]
                 self._returned[plan.step, item.index] = rows
         self._add(slot.loss, slot.num_skipped)
+        if action.last or self._measures:
+            self._settle()
         self._measured(plan, action.index, before)
 
     def _loss(self, _plan: StepPlan, batch: PackedBatch, rows: torch.Tensor | None) -> LossOutput:
@@ -215,9 +220,15 @@ class BackbonePart:
         return self._context.world.sum([float(mine)])[0] > 0
 
     def _add(self, loss: LossOutput, num_skipped: int) -> None:
-        self.sums.loss_sum += float(loss.loss_sum.detach())
+        self._losses.append(loss.loss_sum.detach())
         self.sums.num_targets += loss.num_targets
         self.sums.num_skipped += num_skipped
+
+    def _settle(self) -> None:
+        """Add the losses of the slots so far; on a device, the host waits for them."""
+        for loss in self._losses:
+            self.sums.loss_sum += float(loss)
+        self._losses.clear()
 
     def _measured(self, plan: StepPlan, slot: int, before: float) -> None:
         if self.sums.slot_seconds:

@@ -7,21 +7,23 @@ from collections.abc import Collection, Sequence
 import torch
 
 from flowtrain.data.text import CompactText, expand
-from flowtrain.models.family import Family, PackedBatch
-from flowtrain.models.send import send
+from flowtrain.models.family import Family
+from flowtrain.models.packed_batch import PackedBatch, pack
 from flowtrain.steps import Document
 
 
 def empty_batch(family: Family, *, device: torch.device) -> PackedBatch:
-    """Two tokens that are no targets, for a pass that a rank runs because others do."""
+    """Two tokens without targets, for a rank that must run a pass because others run one."""
     lengths = [2]
     token = 0 if family.image_id != 0 else 1
-    return PackedBatch(
-        input_ids=torch.full(lengths, token, device=device),
-        labels=torch.full(lengths, -100, device=device),
-        position_ids=family.position_ids(torch.zeros(2, dtype=torch.long), [], lengths).to(device),
+    return pack(
+        input_ids=torch.full(lengths, token),
+        labels=torch.full(lengths, -100),
+        position_ids=family.position_ids(torch.zeros(2, dtype=torch.long), [], lengths),
         grids=[],
         doc_lengths=lengths,
+        visual_ids=family.visual_ids,
+        device=device,
     )
 
 
@@ -52,7 +54,6 @@ def packed_batch(
         start, end = end, end + document.num_tokens
         if document.sample in skipped:
             tokens.labels[start:end] = -100
-    input_ids = torch.from_numpy(tokens.input_ids)
     grids = [grid for doc in documents for grid in doc.grids]
     doc_lengths = [doc.num_tokens for doc in documents]
     positions = family.position_ids(
@@ -61,10 +62,12 @@ def packed_batch(
         doc_lengths,
         [second for doc in documents for second in doc.seconds or (0.0,) * len(doc.grids)],
     )
-    return PackedBatch(
-        input_ids=send(input_ids, device),
-        labels=send(torch.from_numpy(tokens.labels), device),
-        position_ids=send(positions, device),
+    return pack(
+        input_ids=torch.from_numpy(tokens.input_ids),
+        labels=torch.from_numpy(tokens.labels),
+        position_ids=positions,
         grids=grids,
         doc_lengths=doc_lengths,
+        visual_ids=family.visual_ids,
+        device=device,
     )
