@@ -40,7 +40,7 @@ def add_parser(commands: Any) -> None:
     _add_config(show)
     show.add_argument(
         "--index",
-        type=int,
+        type=_index,
         nargs="+",
         required=True,
         metavar="N",
@@ -63,6 +63,16 @@ def add_parser(commands: Any) -> None:
     )
     check.add_argument("--json", action="store_true", help="one JSON object")
     check.set_defaults(run=run_check)
+
+
+def _index(text: str) -> int | str:
+    """A sample number, or an override behind the numbers, which argparse takes for one of them."""
+    if "=" in text:
+        return text
+    try:
+        return int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: write sample numbers, such as 0 7") from error
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
@@ -109,7 +119,11 @@ def run_digits(given: argparse.Namespace) -> int:
 def run_show(given: argparse.Namespace) -> int:
     from flowtrain.data.show import show_samples
 
-    for sample in show_samples(_load(given), given.index):
+    indices = [each for each in given.index if isinstance(each, int)]
+    given.overrides += [each for each in given.index if isinstance(each, str)]
+    if not indices:
+        raise ValueError("--index: it has no sample number; write some, such as 0 7")
+    for sample in show_samples(_load(given), indices):
         if given.json:
             print(json.dumps(sample))
             continue

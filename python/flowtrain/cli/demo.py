@@ -14,7 +14,12 @@ from flowtrain.output import shows_text
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("demo", help=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder (default: demo)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("demo"),
+        help="folder (default: demo); an earlier demo in it is replaced",
+    )
     parser.add_argument("--keep-data", action="store_true", help="use the data of an earlier demo")
     add_overrides(parser)
     parser.add_argument(

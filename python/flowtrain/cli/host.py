@@ -22,6 +22,16 @@ from flowtrain.cli.train import add_config_options, run_config
 
 _HELP = "host a run whose ranks you start, on this host and on others"
 _NAME = re.compile(r"[\w.-]+")
+_TIMEOUT_S = 300.0
+_OF_OTHERS = {
+    "token": None,
+    "interface": None,
+    "path": "tcp",
+    "ucx": "",
+    "name": None,
+    "timeout": _TIMEOUT_S,
+}
+"""Options for other hosts, with their defaults."""
 
 
 def add_parser(commands: Any) -> None:
@@ -62,7 +72,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--timeout",
         type=float,
-        default=300.0,
+        default=_TIMEOUT_S,
         metavar="S",
         help="seconds to wait for the run, or without a connection (default: 300)",
     )
@@ -93,6 +103,12 @@ def run(given: argparse.Namespace) -> int:
             "goes on"
         )
     if not is_folder:
+        unused = [f"--{n}" for n, default in _OF_OTHERS.items() if getattr(given, n) != default]
+        if unused and not given.listen:
+            raise ConfigError(
+                f"{', '.join(unused)}: for other hosts alone; give --listen, too, or leave it out "
+                "(flow.start_timeout_s is the wait for ranks)"
+            )
         return _host(given)
     if given.overrides or given.plan or given.resume:
         raise ConfigError(

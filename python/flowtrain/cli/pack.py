@@ -130,6 +130,8 @@ def _samples(given: argparse.Namespace) -> Workload:
         )
     if not path.exists() and given.trace in PRESETS:
         samples = _PRESET_SAMPLES if given.samples is None else given.samples
+        if samples < 1:
+            raise ValueError(f"--samples={samples}: it must be 1 or more")
         return preset(given.trace, samples, seed=given.seed or 0)
     if given.samples is not None or given.seed is not None:
         raise ValueError(f"{path}: --samples and --seed draw a preset, and it is none; omit them")

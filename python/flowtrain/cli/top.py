@@ -51,6 +51,8 @@ def run(given: argparse.Namespace) -> int:
     if given.port is not None and not 0 <= given.port <= 65535:
         raise ValueError(f"--port {given.port}: must be 0 to 65535")
     run = Path(given.pool) if given.pool and Path(given.pool).is_dir() else None
+    if given.pool and run is None and not _NAME.fullmatch(given.pool):
+        raise ValueError(f"{given.pool}: there is no such folder; {_give()}")
     try:
         name = _pool_of(run) if run else given.pool or _only_pool()
         if given.json:
@@ -60,14 +62,23 @@ def run(given: argparse.Namespace) -> int:
         else:
             _watch(name, given.interval, once=given.once, run=run)
     except (PoolNotFound, RunFileError) as error:
+        if run is None:
+            what = str(error).partition(";")[0]  # The rest is advice for Python.
+            raise ValueError(f"{what}; {_give()}") from error
         ended = _ended(run)
-        if ended is None and (run is None or isinstance(error, RunFileError)):
+        if ended is None and isinstance(error, RunFileError):
             raise
         # On standard error: scripts expect JSON or Prometheus text on the other.
         print(ended or f"{run}: the run starts, or is ending", file=sys.stderr)
     except KeyboardInterrupt:  # The way to leave it.
         return 130
     return 0
+
+
+def _give() -> str:
+    """What can be watched, for an error."""
+    names = ", ".join(pool.name for pool in list_pools())
+    return f"give the folder of a run, or a pool: {names or 'there is none now'}"
 
 
 def _only_pool() -> str:

@@ -17,6 +17,7 @@ from flowtrain.config.checks import ConfigError
 from flowtrain.os_errors import cause_of
 
 T = TypeVar("T")
+_OF_DATA = (".jsonl", ".ndjson", ".parquet")
 
 
 def read_tree(path: Path) -> dict[str, Any]:
@@ -32,7 +33,14 @@ def read_tree(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: {cause_of(error)}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
+        if path.suffix in _OF_DATA:
+            raise ConfigError(
+                f"{path}: a YAML file is expected, and this one holds data; give a run.yaml that "
+                "names it as data.path"
+            ) from error
         raise ConfigError(f"{path}: not YAML: {error}") from error
+    if tree is None:
+        raise ConfigError(f"{path}: the file is empty; write fields, as `name: value`")
     if not isinstance(tree, dict):
         raise ConfigError(
             f"{path}: the file holds a {type(tree).__name__}; write fields, as `name: value`"

@@ -196,12 +196,17 @@ def read_plan(path: Path) -> PlanFile:
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: there is no such file; `flowtrain plan` writes one") from error
+        raise ConfigError(
+            f"{path}: there is no such file; `flowtrain plan --out` writes one"
+        ) from error
     except ValueError as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from error
+        raise ConfigError(
+            f"{path}: not a plan, which is JSON ({error}); `flowtrain plan --out` writes one"
+        ) from error
     require(
         isinstance(tree, dict) and {"version", "checksum"} <= tree.keys(),
-        f"{path}: not a plan, which has a version and a checksum; `flowtrain plan` writes one",
+        f"{path}: not a plan, which has a version and a checksum; `flowtrain plan --out` writes "
+        "one",
     )
     require(
         tree["version"] == VERSION,

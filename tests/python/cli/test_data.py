@@ -301,6 +301,12 @@ def test_samples_are_printed_in_order(folder: Path, capsys: pytest.CaptureFixtur
     assert main(["data", "show", str(folder / "run.yaml"), "--index", "7", "3", "--json"]) == 0
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [sample["index"] for sample in shown] == [7, 3]
+    assert (
+        main(["data", "show", str(folder / "run.yaml"), "--index", "7", "data.path=x.jsonl"]) == 2
+    )
+    assert "x.jsonl: there is no such file" in capsys.readouterr().err
+    assert main(["data", "show", str(folder / "run.yaml"), "--index", "data.path=x.jsonl"]) == 2
+    assert "--index: it has no sample number" in capsys.readouterr().err
     assert main(["data", "show", str(folder / "run.yaml"), "--index", "140"]) == 2
     assert "sample 140 does not exist; the last one is 139" in capsys.readouterr().err
 

@@ -30,3 +30,12 @@ def test_an_address_or_a_library_that_cannot_be_used_is_told_at_once(
     given = [*option, "--token", str(token), "--timeout", "0"]
     assert main(["host", str(tmp_path / "run"), *given]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_an_option_for_other_hosts_is_refused_without_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--interface", "127.0.0.1", "--timeout", "9"]
+    assert main(["host", str(tmp_path / "run.yaml"), *options]) == 2
+    said = "--interface, --timeout: for other hosts alone; give --listen, too, or leave it out"
+    assert said in capsys.readouterr().err

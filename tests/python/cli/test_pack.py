@@ -88,8 +88,8 @@ def test_a_bad_line_is_named(
         ),
         ("empty.jsonl", "empty: no samples"),
         ("vidoe", "vidoe: neither a file nor a preset; presets are tiles, native, video"),
-        ("tiles --samples -1", "preset 'tiles': count=-1 must not be negative"),
-        ("tiles --samples 0", "tiles: no samples"),
+        ("tiles --samples -1", "--samples=-1: it must be 1 or more"),
+        ("tiles --samples 0", "--samples=0: it must be 1 or more"),
         ("lengths.jsonl --seed 5", "--samples and --seed draw a preset, and it is none"),
     ],
 )

@@ -217,3 +217,19 @@ def test_a_folder_in_the_place_of_a_file_is_named_with_advice(tmp_path: Path) ->
     (tmp_path / "config.yaml").touch()
     with pytest.raises(ConfigError, match=rf"expected; give {tmp_path}/config\.yaml, with --resu"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("run.yaml", "# no field\n", r"run\.yaml: the file is empty; write fields"),
+        ("train.jsonl", '{"messages": []}\n' * 2, "holds data; give a run.yaml that names it"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_told_from_one_with_an_error(
+    name: str, text: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load(path)

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client import CollectorRegistry
 from rich.console import Console
 
+from flowtrain.cli import top
 from flowtrain.cli.main import main
 from flowtrain.events import KINDS, TRACKS, Attempt, EventFile, path_of
 from flowtrain.observe.prometheus import PoolCollector
@@ -155,11 +157,16 @@ def test_a_number_out_of_range_is_named(
     assert message in capsys.readouterr().err
 
 
-def test_a_pool_that_does_not_exist_is_named(
-    capsys: pytest.CaptureFixture[str],
+def test_a_pool_or_run_that_does_not_exist_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(top, "list_pools", lambda: [SimpleNamespace(name=n) for n in ("a", "b")])
+    give = "give the folder of a run, or a pool: a, b"
     assert main(["top", "no-such-pool", "--once"]) == 2
-    assert "no-such-pool" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith("flowtrain: pool 'no-such-pool': there is none in ") and give in error
+    assert main(["top", "no/such/run", "--once"]) == 2
+    assert f"no/such/run: there is no such folder; {give}" in capsys.readouterr().err
 
 
 def test_a_missing_prometheus_client_is_an_error_with_the_extra_to_install(

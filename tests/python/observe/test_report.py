@@ -16,6 +16,8 @@ from flowtrain.cli.main import main
 from flowtrain.config import dump, from_dict
 from flowtrain.config.layout import RankLayout
 from flowtrain.events import KINDS, MODULES, TRACKS, WAITS, Attempt, EventFile, path_of
+from flowtrain.observe.report.read import read_reported
+from flowtrain.observe.report.totals import mfu_of, module_totals
 from flowtrain.observe.report.waits import waits_between
 from flowtrain.observe.trace.run import read_traced
 from flowtrain.plan.host import Choice
@@ -285,6 +287,30 @@ def test_runs_are_compared(tmp_path: Path) -> None:
     page = reported(*runs, out=tmp_path / "page.html")
     assert {row["run"] for row in page.figures["Loss"]} == set(map(str, runs))
     assert "<td>4</td><td>3</td>" in page.text
+
+
+def test_mfu_of_the_modules_adds_up_where_the_peak_has_changed(tmp_path: Path) -> None:
+    run = started(tmp_path / "run")
+    # Colocated: each module has the peak of all ranks, which a resume measures anew.
+    lines = []
+    for step, (seconds, peak, mfu) in enumerate([(1.0, 1e12, 0.2), (3.0, 4e12, 0.1)]):
+        modules = {
+            name: {"flops": own * seconds * peak, "peak_flops": peak, "mfu": own, "pass_mfu": 0.5}
+            for name, own in (("encoder", mfu), ("backbone", 2 * mfu))
+        }
+        line = {"step": step, "seconds": seconds, "tokens": 1, "tokens_per_s": 1, "mfu": 3 * mfu}
+        line |= {"peak_flops": peak, "modules": modules, "activity_s": {}}
+        line |= {"pool_in_use_bytes": 0, "pool_bytes": 0, "bytes_through_pool": 0}
+        lines.append(json.dumps(line) + "\n")
+    run.joinpath("timing.jsonl").write_text("".join(lines))
+    page = reported(run, out=tmp_path / "page.html")
+    assert "MFU of 37.5% of a peak of 1 TFLOP/s to 4 TFLOP/s for all ranks" in page.text
+    (found,) = read_reported([run])
+    encoder, backbone = module_totals(found, "encoder"), module_totals(found, "backbone")
+    assert encoder is not None and backbone is not None
+    assert (encoder.mfu, encoder.in_passes) == pytest.approx((0.125, 0.25))
+    assert (backbone.mfu, backbone.in_passes) == pytest.approx((0.25, 0.5))
+    assert encoder.mfu + backbone.mfu == pytest.approx(mfu_of(found))
 
 
 def test_a_run_shows_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

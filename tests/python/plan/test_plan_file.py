@@ -191,7 +191,8 @@ def test_an_edited_plan_is_an_error(edit: Any, said: str, write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [(None, "there is no such file"), ("{", "not JSON"), ("[]", "not a plan")]
+    ("text", "said"),
+    [(None, "there is no such file"), ("{", "a plan, which is JSON"), ("[]", "not a plan")],
 )
 def test_another_file_is_no_plan(text: str | None, said: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"

@@ -19,7 +19,7 @@ def tokens_per_s(run: ReportedRun) -> float:
 
 
 def mfu_of(run: ReportedRun) -> float:
-    """MFU of all steps that are logged."""
+    """MFU of all steps that are logged: mean over their time."""
     seconds = run.timing["seconds"]
     return float((run.timing["mfu"] * seconds).sum() / seconds.sum())
 
@@ -33,7 +33,7 @@ class ModuleTotals:
     peak_flops: float
     """Peak FLOP/s of the ranks that hold it, at last."""
     mfu: float
-    """FLOPs over time x peak of these ranks."""
+    """FLOPs over time x peak of these ranks: mean over the time of the steps, as `mfu_of`."""
     pass_mfu: float | None
     """The same over the time in passes of the module; None if the run does not log it."""
     in_passes: float | None
@@ -48,12 +48,13 @@ def module_totals(run: ReportedRun, module: ModuleName) -> ModuleTotals | None:
     if not total or not numpy.nansum(flops):
         return None
     peaks = timing[f"{module} peak_flops"]
-    ranks_s = numpy.nansum(timing["seconds"] * peaks)
+    # Seconds that the FLOPs of each step take at the peak, which may change where a run is resumed.
+    at_peak_s = flops / peaks
     speeds = timing.get(f"{module} pass_mfu", numpy.full(len(flops), numpy.nan))
     known = speeds > 0
-    passes_s = (flops[known] / speeds[known]).sum()
-    pass_mfu = float(flops[known].sum() / passes_s) if passes_s else None
-    mfu = float(numpy.nansum(flops) / ranks_s)
+    passes_s = (at_peak_s[known] / speeds[known]).sum()
+    pass_mfu = float(at_peak_s[known].sum() / passes_s) if passes_s else None
+    mfu = float(numpy.nansum(at_peak_s) / timing["seconds"][numpy.isfinite(peaks)].sum())
     return ModuleTotals(
         share=float(numpy.nansum(flops) / total),
         peak_flops=float(peaks[numpy.isfinite(peaks)][-1]),

@@ -45,7 +45,7 @@ from flowtrain.train.state.corrections import check_corrections
 from flowtrain.train.state.ending import recorded_end
 from flowtrain.train.state.final import FINAL, write_final
 from flowtrain.train.state.job_file import write_job
-from flowtrain.train.state.run_folder import CONFIG, open_run
+from flowtrain.train.state.run_folder import CONFIG, check_unused, open_run
 from flowtrain.train.state.trained import Trained
 
 SUMMARY = "summary.json"
@@ -110,6 +110,8 @@ def _train(
     listening: Listening | None,
 ) -> dict[str, Any]:
     # Check what can be checked now, before every rank loads its model.
+    if not resume:
+        check_unused(config.run)
     progress.show("checking the model")
     check_device(config.model.device)
     family = family_for(config.model.folder, projector_side=config.projector_side, lora=config.lora)

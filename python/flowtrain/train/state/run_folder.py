@@ -121,6 +121,29 @@ def lock_run(run: Path) -> Iterator[None]:
         yield
 
 
+def check_unused(run: Path) -> None:
+    """Refuse a folder that holds a run, as `open_run` does, before the model and data are read.
+
+    Raises:
+        ConfigError: It holds a run, another launcher is training there, or it is a file.
+    """
+    if run.joinpath(LOCK).exists():
+        with lock_run(run):
+            _check_unused(run)
+    else:
+        _check_unused(run)
+
+
+def _check_unused(run: Path) -> None:
+    require(not run.is_file(), f"run={run}: it is a file; give a folder")
+    if any(run.joinpath(name).exists() for name in LOGS) or latest(run) is not None:
+        raise ConfigError(
+            f"run={run}: it holds a run already; choose another folder, or go on with it: "
+            "--resume (flowtrain.connect: resume=True; a Trainer: "
+            "train(resume_from_checkpoint=True))"
+        )
+
+
 @contextmanager
 def open_run(config: RunConfig, *, resume: bool, logs_steps: bool = True) -> Iterator[int]:
     """Lock and prepare the run's folder within the block.
@@ -144,13 +167,9 @@ def open_run(config: RunConfig, *, resume: bool, logs_steps: bool = True) -> Ite
     with lock_run(run):
         logs = [run / name for name in LOGS]
         _check_config_file(run / CONFIG, config)
+        if not resume:
+            _check_unused(run)
         newest = latest(run)
-        if not resume and (newest is not None or any(log.exists() for log in logs)):
-            raise ConfigError(
-                f"run={run}: it holds a run already; choose another folder, or go on with it: "
-                "--resume (flowtrain.connect: resume=True; a Trainer: "
-                "train(resume_from_checkpoint=True))"
-            )
         now = fingerprint(config)
         step = 0
         if newest is not None:

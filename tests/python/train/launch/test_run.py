@@ -23,6 +23,7 @@ from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.run import packing_means, train, with_steps
 from flowtrain.train.ranks.device import DeviceError
 from flowtrain.train.state.choice import read_choice
+from flowtrain.train.state.run_folder import lock_run
 
 
 def packing(gap: float, *ratios: float) -> dict[str, object]:
@@ -193,6 +194,16 @@ def test_a_hook_that_does_not_exist_is_refused_before_a_rank_starts(
     write_tiny_data(tmp_path / "data", samples=1)
     config = from_dict(run_tree(tmp_path / "run", tmp_path / "data", debug={"fault": hook}))
     with pytest.raises(ConfigError, match=rf"debug\.fault={hook}: .*; write module:function"):
+        train(config, run_ranks=pytest.fail)
+
+
+def test_a_folder_that_holds_a_run_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    config = from_dict(run_tree(tmp_path / "run", tmp_path / "no-data"))
+    config.run.mkdir()
+    config.run.joinpath("plan.log").touch()
+    with pytest.raises(ConfigError, match="it holds a run already"):
+        train(config, run_ranks=pytest.fail)
+    with lock_run(config.run), pytest.raises(ConfigError, match="another launcher is training"):
         train(config, run_ranks=pytest.fail)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 import numpy
@@ -28,7 +29,7 @@ def layout(runs: Sequence[ReportedRun]) -> Section:
                 f"Other layouts{of(run, runs)}: none was estimated, as the run was given its "
                 "layout. Without flow.ranks, flow.encoder_ranks and flow.backbone_ranks, a run "
                 "chooses one from estimates. Or train a few steps in another layout, and compare: "
-                f"`flowtrain report {run.folder} RUN2`."
+                f"`flowtrain report {shlex.quote(str(run.folder))} RUN2`."
             )
         if run.plan is None:
             missing.append(f"Plan{of(run, runs)}: the run was not started with --plan.")

@@ -108,11 +108,12 @@ def _modules(totals: Mapping[tuple[str, ModuleName], ModuleTotals], *, several: 
 
 
 def _finding(run: ReportedRun) -> str:
-    steps = len(run.timing["step"])
+    steps, peaks = len(run.timing["step"]), run.timing["peak_flops"]
+    low, high = _flops(peaks.min()), _flops(peaks.max())
+    peak = low if low == high else f"{low} to {high}"
     return (
         f"{tokens_per_s(run):,.0f} tokens/s over {steps:,} step{'s' * (steps > 1)}, and an MFU "
-        f"of {percent(mfu_of(run))} of a peak of {_flops(run.timing['peak_flops'][-1])} for "
-        "all ranks together."
+        f"of {percent(mfu_of(run))} of a peak of {peak} for all ranks together."
     )
 
 

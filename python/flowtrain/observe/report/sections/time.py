@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 import numpy
@@ -126,10 +127,11 @@ def steps_in_time(runs: Sequence[ReportedRun]) -> Section:
         if (shown := run.timeline) is None:
             missing.append(f"Timeline{of(run, runs)}: no events of a whole step.")
             continue
+        trace = f"flowtrain trace {shlex.quote(str(run.folder))}"
         about = (
             f"What each rank did in steps {shown.steps.start} to {shown.steps.stop - 1}; events "
             f"below {shown.shortest_ms:.2g} ms are left out. "
-            f"`flowtrain trace {run.folder}` writes all of them for ui.perfetto.dev."
+            f"`{trace}` writes all of them for ui.perfetto.dev."
         )
         figures.append(Figure(f"Timeline{of(run, runs)}", about, timeline(shown)))
     return Section("Some steps in detail", "docs/report.md#timeline", (), figures, missing)
