@@ -14,8 +14,8 @@ from flowtrain.models.family import Family
 from flowtrain.models.parameter_layers import layer_of
 from flowtrain.plan.describe import ModelDescription
 
-# Values that an adapter moves, over the inputs and outputs of its layer, a typical value: the input
-# is read, and an output is written, read, and added to that of the layer.
+# Memory traffic of an adapter, in units of its layer's inputs and outputs; a typical value: the
+# input is read, and an output is written, read, and added to that of the layer.
 _MOVES = 2
 
 

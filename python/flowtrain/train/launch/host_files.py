@@ -47,7 +47,7 @@ def _digest(hashes: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:_DIGITS]
 
 
-def check_shared(folder: Path, files: dict[str, str]) -> None:
+def check_shared(folder: Path, files: Mapping[str, str]) -> None:
     """Check that ranks of this host read what those of the run's host read.
 
     Raises:
@@ -68,7 +68,7 @@ def check_shared(folder: Path, files: dict[str, str]) -> None:
         )
 
 
-def _fingerprints(folder: Path, files: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _fingerprints(folder: Path, files: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fingerprints of the run on its own host and on this one.
 
     Raises:
@@ -84,7 +84,7 @@ def _fingerprints(folder: Path, files: dict[str, str]) -> tuple[dict[str, Any], 
     return there, here
 
 
-def write_files(folder: Path, files: dict[str, str]) -> None:
+def write_files(folder: Path, files: Mapping[str, str]) -> None:
     """Write the run as one of this host, for its encoder ranks.
 
     Raises:

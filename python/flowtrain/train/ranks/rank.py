@@ -36,8 +36,8 @@ class Rank:
         checkpoints: Saves the modules of this rank.
         encoder: The encoder's part, if this rank holds the encoder.
         backbone: The backbone's part, if this rank holds the backbone.
-        evaluated: Called with each evaluation and its step; with None for one that was left out, as
-            the run ends early. None does not call.
+        evaluated: Called with each evaluation and its step; the evaluation is None if it was left
+            out because the run ends early. None does not call.
         planner: Told of each step; None except on that rank.
         eval_planner: Planner of the evaluations; None except on that rank, and without evaluations.
         profiler: Traces some steps.

@@ -19,9 +19,11 @@ from flowtrain.config import ConfigError, from_dict
 from flowtrain.config.load import dump, load
 from flowtrain.hosts import HostError, handshake
 from flowtrain.train.control.job import HOST_LABEL
-from flowtrain.train.launch import other_hosts
 from flowtrain.train.launch.errors import RunFailed
-from flowtrain.train.launch.other_hosts import Stalls, _until_lost, write_files
+from flowtrain.train.launch.host_files import write_files
+from flowtrain.train.launch.other_hosts import Endpoint, job_facts
+from flowtrain.train.launch.other_hosts.ends import until_lost
+from flowtrain.train.launch.other_hosts.traffic import Stalls
 from flowtrain.train.state.resume import FINGERPRINT, fingerprint
 from flowtrain.train.state.run_folder import CONFIG
 from flowtrain.train.state.traffic import HostTraffic, PeerTraffic
@@ -85,14 +87,14 @@ def test_the_loss_of_the_host_of_a_job_tells_how_to_go_on(of_run: bool, said: st
             assert host.stdout.readline() == "joined\n"
             host.kill()
             with pytest.raises(RunFailed, match=said):
-                asyncio.run(_until_lost(pool, of_run=of_run))
+                asyncio.run(until_lost(pool, of_run=of_run))
 
 
 def test_a_host_that_does_not_answer_at_first_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(handshake, "TIMEOUT_S", 0.1)
-    monkeypatch.setattr(other_hosts, "_RETRY_S", 0.01)
+    monkeypatch.setattr(job_facts, "_RETRY_S", 0.01)
     tries, token = 0, b"0123456789abcdef"
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -112,15 +114,15 @@ def test_a_host_that_does_not_answer_at_first_is_asked_again(
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         to = replace(to, port=server.sockets[0].getsockname()[1])
         async with asyncio.timeout(30):
-            (_, writer), session = await other_hosts._reached(to)
+            (_, writer), session = await job_facts._reached(to)
             writer.close()
             await writer.wait_closed()
             with pytest.raises(HostError, match="is the token the same"):
-                await other_hosts._reached(replace(to, token=b"another token of 16"))
+                await job_facts._reached(replace(to, token=b"another token of 16"))
         server.close()
         await server.wait_closed()
         return session.peer.host
 
-    to = other_hosts.Endpoint(name="b", host="127.0.0.1", port=0, interface="", token=token)
+    to = Endpoint(name="b", host="127.0.0.1", port=0, interface="", token=token)
     assert asyncio.run(reached()) == "b"
     assert "(no answer within 0.1 s; " in capsys.readouterr().err
