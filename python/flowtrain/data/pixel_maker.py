@@ -99,7 +99,7 @@ class PixelMaker:
         """
         import torch
 
-        from flowtrain.models.send import send
+        from flowtrain.models.send import send_joined
 
         parts = []
         pairs = zip(visuals, grids, strict=True)
@@ -110,8 +110,7 @@ class PixelMaker:
                 shapes = [processor.pixel_shape(grid) for _, grid in some]
                 parts += [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
                 continue
-            values = torch.cat([torch.from_numpy(each.values) for each, _ in some])
-            sent = send(values, device)
-            is_made = values.is_floating_point()
+            sent = send_joined([torch.from_numpy(each.values) for each, _ in some], device)
+            is_made = sent.is_floating_point()
             parts.append(sent.to(dtype) if is_made else processor.normalize(sent, dtype))
         return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn.utils.rnn import pad_sequence
+from torch.overrides import TorchFunctionMode
 from transformers import AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.image_processing_utils import select_best_resolution
 from transformers.video_utils import VideoMetadata
@@ -247,12 +248,13 @@ class LlavaOnevision(TileFamily):
         images = [(tiles, size) for tiles, (_, *size) in visuals if any(size)]
         packed: list[torch.Tensor] = []
         if images:
-            packed, _ = model.pack_image_features(
-                [tiles for tiles, _ in images],
-                [size for _, size in images],
-                image_newline=model.image_newline,
-                vision_aspect_ratio=self.config.vision_aspect_ratio,
-            )
+            with _WithoutCopies():
+                packed, _ = model.pack_image_features(
+                    [tiles for tiles, _ in images],
+                    [size for _, size in images],
+                    image_newline=model.image_newline,
+                    vision_aspect_ratio=self.config.vision_aspect_ratio,
+                )
         of_images = iter(packed)
         return torch.cat(
             [
@@ -260,6 +262,18 @@ class LlavaOnevision(TileFamily):
                 for tiles, (_, *size) in visuals
             ]
         )
+
+
+class _WithoutCopies(TorchFunctionMode):
+    """Makes no tensors of numbers on the host: their copies would make it wait for the device.
+
+    transformers returns lengths of features as such a tensor, which nothing reads here.
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return None if function is torch.tensor else function(*args, **(kwargs or {}))
 
 
 def _pooled(model: Any, frames: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,10 +17,11 @@ from flowtrain.cost.activations import rms_norm
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.cost.layers import Counts, Layer, Saved
 from flowtrain.models.documents import Documents
+from flowtrain.models.frame_cache import Tensors
 from flowtrain.models.mrope import patch_positions
 from flowtrain.models.qwen_videos import Qwen25VideoProcessor
 from flowtrain.models.qwen_vl import QwenVL
-from flowtrain.models.send import send
+from flowtrain.models.send import send_joined
 from flowtrain.models.video_processor import VideoProcessor
 from flowtrain.models.videos import NO_VIDEO_LIMITS, VideoLimits
 
@@ -88,27 +91,34 @@ class Qwen25VL(QwenVL):
         model: Any = encoder
         visual = model.model.visual
         device = pixel_values.device
-        sizes = torch.tensor(grids)
-        frames, rows, columns = sizes.unbind(1)
-        order, edges = get_vision_window_index(
-            sizes, self._merge, visual.window_size, visual.config.patch_size
-        )
+        frames = self._frames(grids, partial(self._frame_tensors, visual))
+        positions, orders, windows = zip(*frames, strict=True)
+        starts = accumulate(map(len, orders[:-1]), initial=0)
         # transformers takes these tensors instead of computing them; one segment makes it call the
         # attention once for all frames or windows.
         row = torch.tensor([0, pixel_values.shape[0]])
         out = visual(
             pixel_values,
-            grid_thw=sizes,
+            grid_thw=torch.tensor(grids),
             return_dict=True,
-            frames=Documents((rows * columns).repeat_interleave(frames).tolist(), device),
-            windows=Documents(edges.diff().tolist(), device),
+            frames=Documents(list(map(len, positions)), device),
+            windows=Documents(torch.cat(windows).tolist(), device),
             cu_seqlens=row,
-            window_index=send(order, device),
+            window_index=send_joined(list(map(torch.add, orders, starts)), device),
             cu_window_seqlens=row,
-            position_ids=send(patch_positions(sizes, self._merge), device),
+            position_ids=send_joined(positions, device),
         )
         pooled: torch.Tensor = out.pooler_output
         return pooled
+
+    def _frame_tensors(self, visual: Any, sizes: torch.Tensor) -> Iterator[Tensors]:
+        """Positions of the patches of each image, the order of its tokens, and their windows."""
+        positions = patch_positions(sizes, self._merge).split(sizes.prod(1).tolist())
+        for size, of_image in zip(sizes, positions, strict=True):
+            order, edges = get_vision_window_index(
+                size[None], self._merge, visual.window_size, visual.config.patch_size
+            )
+            yield of_image, order, edges.diff()
 
     def _project(self, model: Any, rows: torch.Tensor, grids: Sequence[Grid]) -> torch.Tensor:
         return self._merged(model.visual.merger, rows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from flowtrain.cost.activations import layer_norm
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.cost.layers import Counts, Layer, Saved
 from flowtrain.models.documents import Documents
+from flowtrain.models.frame_cache import Tensors
 from flowtrain.models.mrope import patch_positions
 from flowtrain.models.packed_batch import PackedBatch
 from flowtrain.models.qwen_videos import Qwen3VideoProcessor
 from flowtrain.models.qwen_vl import QwenVL
-from flowtrain.models.send import send
+from flowtrain.models.send import send_joined
 from flowtrain.models.video_processor import VideoProcessor
 from flowtrain.models.videos import NO_VIDEO_LIMITS, VideoLimits
 
@@ -109,29 +111,37 @@ class Qwen3VL(QwenVL):
         model: Any = encoder
         visual = model.model.visual
         device = pixel_values.device
-        sizes = torch.tensor(grids)
-        frames, rows, columns = sizes.unbind(1)
         # A frame is a document. transformers takes these tensors instead of computing them, image
         # by image and on the device; one segment makes it call the attention once for all frames.
-        indices, weights = get_vision_interpolation_indices_and_weights(
+        frames = self._frames(grids, partial(self._frame_tensors, visual))
+        positions, indices, weights = (
+            send_joined(each, device) for each in zip(*frames, strict=True)
+        )
+        out = visual(
+            pixel_values,
+            grid_thw=torch.tensor(grids),
+            return_dict=True,
+            documents=Documents([len(patches) for patches, *_ in frames], device),
+            cu_seqlens=torch.tensor([0, pixel_values.shape[0]]),
+            position_ids=positions,
+            interp_indices=indices,
+            interp_weights=weights,
+        )
+        taps = out.deepstack_features[: len(self._taps)]
+        return torch.cat([out.pooler_output, *taps], dim=-1)
+
+    def _frame_tensors(self, visual: Any, sizes: torch.Tensor) -> Iterable[Tensors]:
+        """Positions of the patches of each image, and what to interpolate their embeddings from."""
+        interpolated = get_vision_interpolation_indices_and_weights(
             sizes,
             visual.num_grid_per_side,
             mode=visual.interpolation_mode,
             align_corners=visual.interpolation_align_corners,
             spatial_merge_size=self._merge,
         )
-        out = visual(
-            pixel_values,
-            grid_thw=sizes,
-            return_dict=True,
-            documents=Documents((rows * columns).repeat_interleave(frames).tolist(), device),
-            cu_seqlens=torch.tensor([0, pixel_values.shape[0]]),
-            position_ids=send(patch_positions(sizes, self._merge), device),
-            interp_indices=send(indices, device),
-            interp_weights=send(weights, device),
-        )
-        taps = out.deepstack_features[: len(self._taps)]
-        return torch.cat([out.pooler_output, *taps], dim=-1)
+        made = patch_positions(sizes, self._merge), *interpolated
+        lengths = sizes.prod(1).tolist()
+        return zip(*(tensor.split(lengths) for tensor in made), strict=True)
 
     def _project(self, model: Any, rows: torch.Tensor, grids: Sequence[Grid]) -> torch.Tensor:
         visual = model.visual

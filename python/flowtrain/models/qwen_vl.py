@@ -15,6 +15,7 @@ from flowtrain.cost.layers import Layer, Saved
 from flowtrain.cost.tower import Block, Norm, projector_layer, tower_layers
 from flowtrain.models import attention
 from flowtrain.models.family import Vocabulary
+from flowtrain.models.frame_cache import FrameCache
 from flowtrain.models.huggingface import HuggingFaceFamily, bypass, without_bypass
 from flowtrain.models.images import NO_LIMITS, PixelLimits
 from flowtrain.models.mrope import mrope_positions
@@ -40,6 +41,7 @@ class QwenVL(HuggingFaceFamily):
     def __init__(self, folder: Path, *, projector_side: Side) -> None:
         super().__init__(folder, projector_side=projector_side)
         self.video_id = self.config.video_token_id
+        self._frames = FrameCache()
         vision = self.config.vision_config
         self._merge: int = vision.spatial_merge_size
         self._block_width: int = self._merge**2 * vision.hidden_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
@@ -16,6 +17,7 @@ from PIL import Image
 from plain_processor import processor_of
 from support import one_thread
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForImageTextToText
@@ -32,6 +34,7 @@ from flowtrain.models.lora import with_lora
 from flowtrain.models.packed_batch import PackedBatch, pack
 from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.registry import family_for
+from flowtrain.models.send import send
 from flowtrain.models.tiny import SMALLEST, TINY, write_tiny_model
 from flowtrain.models.videos import FAMILIES_WITH_VIDEO, VideoHead
 
@@ -305,6 +308,32 @@ def test_the_host_does_not_wait_for_a_device_within_the_passes_of_a_row(model: M
         family.loss(backbone, batch, rows.requires_grad_()).loss_sum.backward()
     # Experts take the tokens that are chosen for them, whose number the device knows.
     assert waits == [] or hasattr(family.config.get_text_config(), "num_experts")
+
+
+def test_the_host_does_not_wait_for_a_device_within_the_passes_of_images(model: Model) -> None:
+    family, samples = model.family, samples_of(model)
+    meta = torch.device("meta")
+    encoder = family.build("encoder", weights=None, seed=1, dtype=torch.bfloat16, device=meta)
+    waits: list[tuple[str, str]] = []
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            out = function(*args, **(kwargs or {}))
+            # A copy from the host, but for those of `send`.
+            if isinstance(out, torch.Tensor) and out.device == meta:
+                from_host = args and isinstance(args[0], torch.Tensor) and args[0].device == CPU
+                caller = sys._getframe(1).f_globals["__name__"]
+                if (from_host or function is torch.tensor) and caller != send.__module__:
+                    waits.append((function.__name__, caller))
+            return out
+
+    pixels = pixels_of(samples).to(meta)
+    # What depends on the content of a tensor is refused on this device.
+    with Watch():
+        family.encode(encoder, pixels, grids_of(samples)).sum().backward()
+    assert waits == []
 
 
 def test_positions_of_a_row_of_another_shape_are_refused(model: Model) -> None:
