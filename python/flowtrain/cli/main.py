@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from flowtrain import __version__
 from flowtrain.cli.completion import SHELLS, Parser, PrintCompletion
+from flowtrain.error_texts import text_of
 from flowtrain.extras import install_command
-from flowtrain.os_errors import text_of
 from flowtrain.output import OutputError, checked_stdout, lasting_stderr
 from flowtrain.signals import end_silently, exits
 from flowtrain_core import FlowTrainError

@@ -14,7 +14,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from flowtrain.config.checks import ConfigError
-from flowtrain.os_errors import cause_of
+from flowtrain.error_texts import cause_of
 
 T = TypeVar("T")
 _OF_DATA = (".jsonl", ".ndjson", ".parquet")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flowtrain.cost.layers import Counts, Layer
+from flowtrain.error_texts import reason_of
 from flowtrain_core import FlowTrainError
 
 FORMAT = "flowtrain-profile"
@@ -194,7 +195,7 @@ class Profile:
             return _profile(tree)
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             raise ProfileError(
-                f"{path}: no profile that can be read ({type(error).__name__}: {error}); delete it "
+                f"{path}: no profile that can be read ({reason_of(error)}); delete it "
                 "and run flowtrain profile"
             ) from error
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from flowtrain.data.calls import Answer, Call
 from flowtrain.data.shared_space import SharedSpace
+from flowtrain.error_texts import reason_of
 from flowtrain.parent import end_with
 from flowtrain.signals import leave_to_parent
 
@@ -126,7 +127,7 @@ def _send(pipe: Connection, space: SharedSpace, answers: Sequence[Answer]) -> No
 
 
 def _as_text(error: Exception) -> RuntimeError:
-    return RuntimeError(f"{type(error).__name__}: {error}")
+    return RuntimeError(reason_of(error))
 
 
 def main() -> None:

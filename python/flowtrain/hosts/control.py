@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+from flowtrain.error_texts import reason_of
 from flowtrain.hosts.handshake import MAX_BYTES, HostError, HostLeft, Session
 from flowtrain_core import FlowTrainError
 
@@ -180,7 +181,7 @@ class Control:
     def _told(self, error: Exception) -> str:
         """Tell the peer an error for which the connection ends for good."""
         is_named = isinstance(error, (FlowTrainError, ValueError, OSError))
-        self._left = str(error) if is_named else f"{type(error).__name__}: {error}"
+        self._left = str(error) if is_named else reason_of(error)
         self._tell(self._left, for_good=True)
         return self._left
 

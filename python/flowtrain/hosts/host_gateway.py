@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
+from flowtrain.error_texts import reason_of
 from flowtrain.hosts.connect import connect
 from flowtrain.hosts.entrance import Entrance, Port, Serve
 from flowtrain.hosts.guests import Guests
@@ -294,7 +295,7 @@ class HostGateway:
         except HostError as error:
             self._tell(str(error))
         except Exception as error:  # Of any type: the other peers are served.
-            self._tell(f"host {session.peer.host} is not served: {type(error).__name__}: {error}")
+            self._tell(f"host {session.peer.host} is not served: {reason_of(error)}")
             writer.close()
 
     async def _serve(

@@ -11,6 +11,7 @@ from typing import Any
 from flowtrain.config.checks import ConfigError
 from flowtrain.data.errors import DataError, shortened
 from flowtrain.data.records.base import Records, State
+from flowtrain.error_texts import reason_of
 
 
 class ImportedDataset(Records):
@@ -82,7 +83,7 @@ def make_dataset(spec: str) -> Any:
         samples = made()
     except (Exception, SystemExit) as error:
         raise DataError(
-            f"data.dataset={spec}: the function raised {type(error).__name__}: {error}; it is "
+            f"data.dataset={spec}: the function raised {reason_of(error)}; it is "
             "called without arguments, and must return a data set"
         ) from error
     if not (_is_map_style(samples) or hasattr(type(samples), "__iter__")):
@@ -120,7 +121,7 @@ def _length(samples: Any, spec: str) -> int:
         length = len(samples)
     except (Exception, SystemExit) as error:
         raise DataError(
-            f"data.dataset={spec}: __len__ raised {type(error).__name__}: {error}; it must return "
+            f"data.dataset={spec}: __len__ raised {reason_of(error)}; it must return "
             "the number of samples"
         ) from error
     if length == 0:
@@ -135,7 +136,7 @@ def _function(spec: str) -> Callable[[], Any]:
     # A module may raise anything when it is imported.
     except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"data.dataset={spec}: {type(error).__name__}: {error}; write package.module:make, "
+            f"data.dataset={spec}: {reason_of(error)}; write package.module:make, "
             "where Python can import the module (install it, or add its folder to PYTHONPATH)"
         ) from error
     if not callable(function):

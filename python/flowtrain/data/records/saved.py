@@ -9,6 +9,7 @@ from typing import Any
 
 from flowtrain.data.errors import DataError
 from flowtrain.data.records.base import Records, State, file_state, hash_of
+from flowtrain.error_texts import reason_of
 
 _CHECKED_EVERY_S = 1.0
 
@@ -71,7 +72,7 @@ class SavedDataset(Records):
             return self._rows[sample].to_pylist()[0]
         except Exception as error:
             raise DataError(
-                f"{self.where(sample)}: cannot be read ({type(error).__name__}: {error}); write "
+                f"{self.where(sample)}: cannot be read ({reason_of(error)}); write "
                 "the folder again with save_to_disk"
             ) from error
 

@@ -14,6 +14,7 @@ from flowtrain.data.errors import DataError
 from flowtrain.data.files import as_json
 from flowtrain.data.records.base import Records, State
 from flowtrain.data.records.imported import make_dataset, short
+from flowtrain.error_texts import reason_of
 
 STREAM: State = "a stream"
 """State of every stream: unlike a file, it cannot be compared before it is read."""
@@ -159,7 +160,7 @@ class Stream:
             raise
         except (Exception, SystemExit) as error:
             raise DataError(
-                f"{self._where()}: the data set raised {type(error).__name__}: {error}; correct "
+                f"{self._where()}: the data set raised {reason_of(error)}; correct "
                 "the cause and continue with --resume"
             ) from error
 

@@ -8,12 +8,12 @@ import time
 from functools import partial
 from types import FrameType
 
+from flowtrain.error_texts import reason_of
 from flowtrain.train.assembly.build import encoder_part, explained
 from flowtrain.train.assembly.context import context_of
 from flowtrain.train.assembly.events import record_events
 from flowtrain.train.assembly.modules import begin_modules, build_module
 from flowtrain.train.assembly.process import RankProcess
-from flowtrain.train.control.ending import reason_of
 from flowtrain.train.control.job import FIRST_STEP, LAUNCHER_PID, READY
 from flowtrain.train.control.world import World
 from flowtrain.train.ranks.context import RankContext

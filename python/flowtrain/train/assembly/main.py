@@ -15,11 +15,12 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from flowtrain import parent
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import load
+from flowtrain.error_texts import reason_of
 from flowtrain.signals import leave_to_parent
 from flowtrain.train.assembly.elastic import ElasticProcess
 from flowtrain.train.assembly.process import RankProcess
 from flowtrain.train.assembly.reads import stream_of, workers_of
-from flowtrain.train.control.ending import exit_at_once, reason_of
+from flowtrain.train.control.ending import exit_at_once
 from flowtrain.train.control.job import LAUNCHER_PID, Job
 from flowtrain.train.ranks.hook import load_hook
 from flowtrain.train.state.job_file import wait_for_job

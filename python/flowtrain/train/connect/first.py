@@ -11,8 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from flowtrain.error_texts import reason_of
 from flowtrain.train.connect.model import LoopModel
-from flowtrain.train.control.ending import JobFailed, end_of, reason_of
+from flowtrain.train.control.ending import JobFailed, end_of
 
 
 def from_first(loop: LoopModel, label: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import torch
 from flowtrain.config.load import load
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.workers import WorkerPool
+from flowtrain.error_texts import reason_of
 from flowtrain.events import next_attempt
 from flowtrain.schedule import Action, roles_of, slots_of
 from flowtrain.train.assembly.build import encoder_part, rank_of
@@ -26,7 +27,6 @@ from flowtrain.train.assembly.reads import reading_of, reads_of
 from flowtrain.train.connect.first import from_first
 from flowtrain.train.connect.model import LoopModel
 from flowtrain.train.connect.part import LoopPart
-from flowtrain.train.control.ending import reason_of
 from flowtrain.train.control.host import JobHost
 from flowtrain.train.control.job import READY, Job
 from flowtrain.train.control.world import World

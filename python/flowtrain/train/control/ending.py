@@ -36,12 +36,6 @@ def end_of(rank: str, pid: int, reason: str | None, *, is_elsewhere: bool = Fals
     return f"rank {rank} (pid {pid}) " + (died if reason is None else f"failed: {reason}")
 
 
-def reason_of(error: BaseException) -> str:
-    """Type and text of an exception; the type alone if it has no text, such as of Ctrl-C."""
-    name, text = type(error).__name__, str(error)
-    return f"{name}: {text}" if text else name
-
-
 class Ending(Protocol):
     """Called once, by a thread that watches the other ranks."""
 

@@ -8,6 +8,7 @@ from typing import Any
 from flowtrain.data.calls import Call
 from flowtrain.data.errors import DataError
 from flowtrain.data.workers import WorkerPool
+from flowtrain.error_texts import reason_of
 from flowtrain.train.control.deadline import period_of, periods_in
 
 
@@ -59,7 +60,7 @@ class SampleReads:
         except DataError:
             raise
         except Exception as error:  # It does not name the sample, such as a worker's death.
-            raise DataError(f"{self._name(read)}: {type(error).__name__}: {error}") from error
+            raise DataError(f"{self._name(read)}: {reason_of(error)}") from error
 
     def _wait_for(self, read: Call) -> None:
         finished, periods = self._workers.finished, 0

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from flowtrain.data.text import CompactText
+from flowtrain.error_texts import reason_of
 from flowtrain.steps import SpaceNeed, StepPlan
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.job import STOP
@@ -95,7 +96,7 @@ class Planner(threading.Thread):
         except Exception as error:
             if self._is_stopped:
                 return  # What it used is being closed.
-            self._end(f"{type(error).__name__}: {error}")
+            self._end(reason_of(error))
 
     def _run(self) -> None:
         plans = self._plans()

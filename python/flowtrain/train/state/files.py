@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from flowtrain.os_errors import cause_of
+from flowtrain.error_texts import cause_of
 from flowtrain_core import FlowTrainError
 
 LOCK = "lock"

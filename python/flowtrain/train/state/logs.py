@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flowtrain.os_errors import cause_of
+from flowtrain.error_texts import cause_of
 from flowtrain.train.state.files import RunFileError
 from flowtrain.train.state.resume import FINGERPRINT
 

@@ -16,6 +16,7 @@ def rows():
     calls.append(1)
     return [{"a": 0}, [1], {"a": 2}]
 def raises(): raise SystemExit("no disk")
+def ends(): return [next(iter([]))]
 def number_of_rows(): return 3
 def empty(): return []
 def takes(argument): return []
@@ -54,6 +55,7 @@ def test_items_are_read_and_a_process_makes_the_data_set_once(module: str) -> No
         ("_broken:make", ConfigError, r"ZeroDivisionError: division by zero; write package"),
         (":number", ConfigError, r"number is a int, 3; name a function"),
         (":raises", DataError, r"the function raised SystemExit: no disk"),
+        (":ends", DataError, r"the function raised StopIteration; it is called without"),
         (":takes", DataError, r"the function raised TypeError: .*'argument'; it is called without"),
         (
             ":number_of_rows",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowtrain.observe.report.read import ReportedRun
-from flowtrain.observe.report.sections.names import of
+from flowtrain.observe.report.sections.names import NO_STEP, of
 from flowtrain.pages.charts.lines import Line, over_steps
 from flowtrain.pages.parts import Figure, Section
 
@@ -29,7 +29,7 @@ def learning(runs: Sequence[ReportedRun]) -> Section:
         )
         figures.append(Figure("Loss", about, chart))
     else:
-        missing.append("Loss: metrics.jsonl has no step; a loop of your own logs none.")
+        missing.append(f"Loss: metrics.jsonl {NO_STEP}.")
     for run in runs:
         if not len(run.evaluations["step"]):
             why = "eval.path and eval.dataset are not set"

@@ -1,10 +1,12 @@
-"""Names of runs in texts, where there are several."""
+"""Words that several sections use: names of runs, and why a log is empty."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from flowtrain.observe.report.read import ReportedRun
+
+NO_STEP = "has no step: none has ended yet, or the loop is one of your own, which logs none"
 
 
 def said_of(run: ReportedRun, runs: Sequence[ReportedRun], text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowtrain.observe.report.read import ReportedRun
-from flowtrain.observe.report.sections.names import of, said_of
+from flowtrain.observe.report.sections.names import NO_STEP, of, said_of
 from flowtrain.pages.charts.histogram import histogram
 from flowtrain.pages.charts.lines import Line, over_steps
 from flowtrain.pages.parts import Figure, Section, percent
@@ -44,7 +44,7 @@ def packing(runs: Sequence[ReportedRun]) -> Section:
         elif chart := over_steps(lines, title.lower(), percent=True, height=180):
             figures.append(Figure(title, about, chart, wide=False))
     if not packed:
-        missing.append("Packing ratios: metrics.jsonl has no step; a loop of your own logs none.")
+        missing.append(f"Packing ratios: metrics.jsonl {NO_STEP}.")
     for run in runs:
         tokens, limit = run.lengths, run.config.train.microbatch_tokens
         if not len(tokens.samples):

@@ -9,7 +9,7 @@ import numpy
 from flowtrain.config.layout import MODULES, ModuleName
 from flowtrain.observe.report.charts.colors import COLORS
 from flowtrain.observe.report.read import ReportedRun
-from flowtrain.observe.report.sections.names import of, said_of
+from flowtrain.observe.report.sections.names import NO_STEP, of, said_of
 from flowtrain.observe.report.totals import (
     ModuleTotals,
     mfu_of,
@@ -65,7 +65,7 @@ def speed(runs: Sequence[ReportedRun]) -> Section:
             "fast the passes are, without waits and all else. Recomputation is time in passes."
         )
         figures.append(Figure("MFU in passes", about, chart, wide=False))
-    missing = [] if figures else ["Speed: timing.jsonl has no step; a loop of your own logs none."]
+    missing = [] if figures else [f"Speed: timing.jsonl {NO_STEP}."]
     totals = {(run.name, m): f for run in timed for m in MODULES if (f := module_totals(run, m))}
     if totals:
         figures.append(_modules(totals, several=len(runs) > 1))

@@ -127,10 +127,11 @@ def steps_in_time(runs: Sequence[ReportedRun]) -> Section:
         if (shown := run.timeline) is None:
             missing.append(f"Timeline{of(run, runs)}: no events of a whole step.")
             continue
+        first, last = shown.steps.start, shown.steps.stop - 1
+        steps = f"step {first}" if first == last else f"steps {first} to {last}"
         trace = f"flowtrain trace {shlex.quote(str(run.folder))}"
         about = (
-            f"What each rank did in steps {shown.steps.start} to {shown.steps.stop - 1}; events "
-            f"below {shown.shortest_ms:.2g} ms are left out. "
+            f"What each rank did in {steps}; events below {shown.shortest_ms:.2g} ms are left out. "
             f"`{trace}` writes all of them for ui.perfetto.dev."
         )
         figures.append(Figure(f"Timeline{of(run, runs)}", about, timeline(shown)))

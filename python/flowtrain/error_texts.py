@@ -1,4 +1,4 @@
-"""Errors of files, in words for the terminal."""
+"""Texts of exceptions, for messages."""
 
 from __future__ import annotations
 
@@ -17,3 +17,9 @@ def text_of(error: OSError) -> str:
     if error.filename is None or error.strerror is None:
         return str(error)
     return f"{error.filename}: {cause_of(error)}"
+
+
+def reason_of(error: BaseException) -> str:
+    """Type and text of an exception; the type alone if it has no text, such as of Ctrl-C."""
+    name, text = type(error).__name__, str(error)
+    return f"{name}: {text}" if text else name
