@@ -161,7 +161,7 @@ def weighty_dummy() -> None:
     def with_targets(*arguments: Any, **options: Any) -> Any:
         made = empty_batch(*arguments, **options)
         made.labels.fill_(1)
-        return made
+        return replace(made, predicting=torch.zeros_like(made.input_ids[:1]))
 
     batch.empty_batch = with_targets
 
