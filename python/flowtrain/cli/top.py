@@ -76,7 +76,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _give() -> str:
-    """What can be watched, for an error."""
+    """Way out of an error: the folder of a run, or one of the pools that there are."""
     names = ", ".join(pool.name for pool in list_pools())
     return f"give the folder of a run, or a pool: {names or 'there is none now'}"
 

@@ -366,7 +366,7 @@ class HostGateway:
     def _lose_ranks(self, name: str) -> None:
         if lost := self._guests.lose(name, died=True):
             self._tell(f"host {name} is gone, and with it {', '.join(lost)}")
-        # What they have sent has no answer: they would last until the kernel gives up.
+        # Nothing acknowledges their data any more: they would last until the kernel gives up.
         for task in self._served.pop(name, ()):
             task.cancel()
         self._lost(name)

@@ -1,4 +1,4 @@
-"""What `flowtrain host` checks before it starts anything."""
+"""Arguments of `flowtrain host`, checked before anything starts."""
 
 from __future__ import annotations
 

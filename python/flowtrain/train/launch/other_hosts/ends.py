@@ -13,7 +13,7 @@ from flowtrain_core import Pool
 
 ENDED = "the run has ended: "
 DIED = "the process that hosts the run has died"
-"""What a host tells the others before it leaves."""
+"""Reasons that a host sends to the others before it leaves; ENDED is followed by the end."""
 _POLL_S = 0.1
 
 

@@ -1,4 +1,4 @@
-"""What the host of a job tells another one that asks to take part."""
+"""Facts of a job, which its host sends to another host that asks to take part."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RETRY_S = 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobFacts:
-    """What another host needs for a pool of the job.
+    """Facts from which another host makes its pool and its files of the job.
 
     Attributes:
         nonce: Name of the attempt.

@@ -1,4 +1,4 @@
-"""What the gateway of a host moves, in the folder of the run and on the terminal."""
+"""Traffic of a host's gateway, written into the folder of the run; stalls are printed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Stalls:
         self._told: set[str] = set()
 
     def new(self, traffic: HostTraffic) -> Sequence[str]:
-        """What to tell of the traffic."""
+        """Messages on the peers that have stalled since the last call."""
         stalled = {each.peer: each.stalled_s for each in traffic.peers if each.connected}
         stalled = {peer: since_s for peer, since_s in stalled.items() if since_s >= _STALL_S}
         new = sorted(stalled.keys() - self._told)
